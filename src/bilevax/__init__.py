@@ -1,0 +1,75 @@
+"""Constrained bilevel optimization: projection-free, single-loop, on JAX."""
+
+from bilevax.hypergradient import hypergradient
+from bilevax.loop import solve
+from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
+from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
+from bilevax.result import Result, SolveFailed
+from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler
+from bilevax.schedules import Constant, OpenLoop, Power, Schedule
+from bilevax.sets import (
+    Box,
+    ConvexSet,
+    L1Ball,
+    L2Ball,
+    LInfBall,
+    NuclearBall,
+    Product,
+    Simplex,
+    Spectraplex,
+    UnitSimplex,
+    UserSet,
+    VertexHull,
+    WholeSpace,
+)
+from bilevax.solvers import IBCG, auto
+from bilevax.stepping import run
+from bilevax.stopping import Status, Stop, gap_below, plateau, relative_gap
+from bilevax.theory import Constants
+from bilevax.trace import Trace
+
+__all__ = [
+    "Audit",
+    "BilevelProblem",
+    "Blocks",
+    "Box",
+    "Constant",
+    "Constants",
+    "ConvexSet",
+    "IBCG",
+    "L1Ball",
+    "L2Ball",
+    "LInfBall",
+    "LowerStructure",
+    "Minibatch",
+    "NuclearBall",
+    "OpenLoop",
+    "PerPart",
+    "Power",
+    "Product",
+    "Result",
+    "Sampler",
+    "Schedule",
+    "Simplex",
+    "SolveFailed",
+    "Spectraplex",
+    "Status",
+    "Stop",
+    "Trace",
+    "UnitSimplex",
+    "UserSet",
+    "VertexHull",
+    "WholeSpace",
+    "audit",
+    "auto",
+    "basic_metrics",
+    "check_derivatives",
+    "exact_metrics",
+    "gap_below",
+    "hypergradient",
+    "plateau",
+    "relative_gap",
+    "run",
+    "solve",
+]
+__version__ = "0.1.0"

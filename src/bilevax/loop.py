@@ -1,0 +1,248 @@
+"""The host loop: rows, observers, rules, limits, and the only place that grants `CONVERGED`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from bilevax import metrics as measures
+from bilevax import stepping, trees, validation
+from bilevax.clock import Clock, Interrupt
+from bilevax.problem import BilevelProblem
+from bilevax.progress import Progress
+from bilevax.result import Result
+from bilevax.rundir import COUNTS
+from bilevax.solvers import Solver, auto
+from bilevax.stopping import Rule, Status, Stop, as_stop, gap_below
+from bilevax.trace import Row, Trace
+
+_CHUNK_SECONDS = 0.2  # how long compiled code may run before the clock and the interrupt flag are looked at
+
+Metrics = Mapping[str, Callable[..., Any]] | Callable[..., Mapping[str, Any]]
+
+
+def solve(
+    problem: BilevelProblem,
+    solver: Solver | None = None,
+    x0: PyTree = None,
+    y0: PyTree = None,
+    *,
+    steps: int = 1000,
+    tol: float | None = None,
+    stop: Rule | Iterable[Rule] = (),
+    time_limit: float | None = None,
+    key: Array | None = None,
+    metrics: Metrics | Iterable[Metrics] | None = None,
+    observers: Callable[..., Any] | Iterable[Callable[..., Any]] = (),
+    every: int | None = None,
+    checkpoint: Any = None,
+    progress: bool | str = False,
+) -> Result:
+    """Solve a bilevel problem.
+
+    Args:
+        solver: the method; by default `bx.auto(problem, x0)`.
+        x0, y0: starts; without them the problem must have `x_like` and `y_like`. Precision follows x0.
+        tol: converged when the true Frank-Wolfe gap, with both inner problems solved, is at most this.
+        stop: further rules: `bx.gap_below`, `bx.relative_gap`, `bx.plateau`, or your own function of the trace.
+        time_limit: seconds of stepping, compilation not counted.
+        key: for stochastic methods and estimates; by default `jax.random.key(0)`.
+        metrics: `{name: fn(x, y, data)}`, or a function of `(problem, state)` such as `bx.exact_metrics`, or several.
+        observers: functions of `(row, state)`, called at every row.
+        every: steps per row of the trace; by default `max(1, steps // 100)`.
+        checkpoint: not available yet.
+        progress: draw a progress line; a string labels it.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> problem = bx.BilevelProblem(
+    ...     lambda x, y, data: 0.5 * jnp.sum((y - data) ** 2), lambda x, y, data: 0.5 * jnp.sum((y - 2 * x) ** 2),
+    ...     bx.Simplex(), data=jnp.array([0.5, 1.5, -1.0]),
+    ... )
+    >>> result = bx.solve(problem, bx.IBCG(), jnp.ones(3) / 3, jnp.zeros(3), steps=2000, tol=1e-2)
+    >>> result.status.name
+    'CONVERGED'
+    """
+    every = validation.check_steps(steps, every, time_limit)
+    if checkpoint is not None:
+        raise ValueError("solve: checkpoint= is not available yet; leave it out and use result.save(path) afterwards.")
+    rules = ([gap_below(tol)] if tol is not None else []) + _several(stop)
+    x, y = validation.check_start(problem, x0, y0)
+    solver = auto(problem, x) if solver is None else validation.check_solver(solver)
+    problem, solver = stepping.cast_numbers(problem, solver, trees.dtype(x))
+    if solver.uses == "lmo":
+        validation.check_lmo(problem, x, solver)
+    key = jax.random.key(0) if key is None else key
+    plan = _Plan(
+        int(steps),
+        every,
+        np.inf if time_limit is None else float(time_limit),
+        rules,
+        _several(metrics),
+        _several(observers),
+        progress,
+    )
+    course = _Course(problem, solver, x, y, key, plan)
+    with Interrupt() as interrupt:
+        return course.finish(interrupt)
+
+
+def _several(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return [given] if callable(given) or isinstance(given, Mapping) else list(given)
+
+
+class _Plan(NamedTuple):
+    """What the caller asked for."""
+
+    steps: int
+    every: int
+    time_limit: float
+    rules: list[Rule]
+    metrics: list[Metrics]
+    observers: list[Callable[..., Any]]
+    progress: bool | str
+
+
+class _Course:
+    """One call of `solve`: the state, the clock and the trace, moved on row by row."""
+
+    def __init__(self, problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: Array, plan: _Plan):
+        self.problem, self.key, self.plan = problem, key, plan
+        self.clock, self.trace = Clock(), Trace()
+        host = problem.host
+        self.advance = stepping.advance_on_host if host else stepping.advance
+        prepare, init = (
+            (lambda p, s, *a: s.prepare(p, *a), lambda p, s, *a: s.init(p, *a))
+            if host
+            else (stepping.prepare, stepping.init)
+        )
+        self.solver, preparing = self.clock.call(prepare, problem, solver, x, y, key)
+        (self.state, counts), warming = self.clock.call(init, problem, self.solver, x, y)
+        self.clock.seconds += preparing + warming
+        self.counts = {name: int(getattr(counts, name)) for name in COUNTS}
+        self.k = 0
+        self.verify_after = 0
+        self.unverified = ""
+        label = plan.progress if isinstance(plan.progress, str) else type(solver).__name__
+        self.progress = Progress(plan.steps, label) if plan.progress else None
+
+    def finish(self, interrupt: Interrupt) -> Result:
+        """Row, rules, steps, and again."""
+        stop: Stop | None = None
+        while stop is None:
+            # The next step is taken now, for what it sees at the present point, and used below if the run goes on.
+            ahead, seconds = self._call(1, self.state)
+            self._row(ahead.seen)
+            stop = self._stop(interrupt) or self._steps_to_next_row(ahead, seconds, interrupt)
+        if self.trace.last["step"] < self.k:
+            self._row(self._call(1, self.state)[0].seen)
+        if self.progress:
+            self.progress.close(self.k, self.trace.last, stop.status.name)
+        x, y = self.state.x, self.state.y
+        return Result(
+            x, y, stop.status, stop.message + self.unverified, self.k, self.clock.seconds, self.clock.compiling,
+            self.trace, self.state, self.problem, self.solver,
+        )  # fmt: skip
+
+    def _call(self, count: int, state: Any) -> tuple[stepping.Chunk, float]:
+        return self.clock.call(
+            self.advance, self.problem, self.solver, state, self.key, np.asarray(count, np.int32)
+        )  # fmt: skip
+
+    def _row(self, seen: stepping.Seen) -> None:
+        row: Row = {"step": self.k, "seconds": self.clock.seconds}
+        row.update({name: float(value) for name, value in seen._asdict().items()})
+        row.update({n: float(v) for n, v in measures.basic_metrics(self.problem, self.state).items()})
+        row.update(self.counts)
+        for extra in self.plan.metrics:
+            if isinstance(extra, Mapping):
+                found = {n: f(self.state.x, self.state.y, self.problem.data) for n, f in extra.items()}
+            else:
+                found = dict(extra(self.problem, self.state))
+            row.update({n: float(v) for n, v in found.items()})
+        self.trace.append(row)
+        for observe in self.plan.observers:
+            observe(row, self.state)
+
+    def _stop(self, interrupt: Interrupt) -> Stop | None:
+        for rule in self.plan.rules:
+            verdict = as_stop(rule(self.trace), rule)
+            if verdict is not None and verdict.status is Status.CONVERGED:
+                verdict = self._verified(verdict)
+            if verdict is not None:
+                return verdict
+        if self.k >= self.plan.steps:
+            return Stop(Status.MAX_STEPS, f"all {self.plan.steps} steps were taken")
+        return self._cut(interrupt)
+
+    def _cut(self, interrupt: Interrupt) -> Stop | None:
+        if interrupt.flag:
+            return Stop(Status.STOPPED, f"interrupted at step {self.k}; the state is kept")
+        if self.clock.seconds >= self.plan.time_limit:
+            return Stop(Status.TIME_LIMIT, f"the time limit of {self.plan.time_limit:g} s was reached at step {self.k}")
+        return None
+
+    def _verified(self, claim: Stop) -> Stop | None:
+        """Grant `CONVERGED` only if the gap with both inner problems solved, plus its error, passes too."""
+        if self.k < self.verify_after:
+            return None
+        true = measures.audit(self.problem, self.state.x, self.state.y, getattr(self.state, "w", None))
+        bounded = not np.isnan(float(true.gap))
+        value, error = (true.gap, true.gap_error) if bounded else (true.grad_norm, true.grad_error)
+        name = "true gap" if bounded else "|grad ell|"
+        if float(value) + float(error) <= claim.limit:
+            self.unverified = ""
+            return claim._replace(message=f"{name} {float(value):.3e} (+- {float(error):.0e}) <= {claim.limit:.3e}")
+        # Each failure doubles the wait: verification costs many steps.
+        self.verify_after = self.k + max(self.plan.every, self.k - self.verify_after, (self.k + 3) // 4)
+        self.unverified = (
+            f"; at step {self.k} the tracked gap passed but the {name} was {float(value):.3e} (+- {float(error):.0e})"
+        )
+        return None
+
+    def _steps_to_next_row(self, chunk: stepping.Chunk, seconds: float, interrupt: Interrupt) -> Stop | None:
+        goal = min(self.plan.steps, self.k - self.k % self.plan.every + self.plan.every)
+        count = 1
+        while True:
+            self.clock.seconds += seconds
+            if not bool(chunk.finite):
+                return self._nonfinite(count)
+            self.state = chunk.state
+            self.k += count
+            for name in COUNTS:
+                self.counts[name] += int(getattr(chunk.counts, name))
+            if self.progress:
+                self.progress.show(self.k, self.trace.last)
+            if self.k >= goal:
+                return None
+            stop = self._cut(interrupt)
+            if stop is not None:
+                return stop
+            count = max(1, min(goal - self.k, int(_CHUNK_SECONDS * count / max(seconds, 1e-9))))
+            chunk, seconds = self._call(count, self.state)
+
+    def _nonfinite(self, count: int) -> Stop:
+        """Replay the chunk step by step, to name the step and the quantity; the last finite state is kept."""
+        for _ in range(count):
+            chunk, _ = self._call(1, self.state)
+            if not bool(chunk.finite):
+                break
+            self.state = chunk.state
+            self.k += 1
+        return Stop(Status.NONFINITE, f"step {self.k} made {_culprit(chunk)} non-finite; the state before it is kept")
+
+
+def _culprit(chunk: stepping.Chunk) -> str:
+    parts = {
+        "w": getattr(chunk.state, "w", None),
+        "the direction": chunk.seen.grad_norm,
+        "x": chunk.state.x,
+        "y": chunk.state.y,
+    }
+    bad = [name for name, part in parts.items() if part is not None and not bool(trees.all_finite(part))]
+    return bad[0] if bad else "a quantity"

@@ -1,0 +1,104 @@
+"""What is measured at a row: cheap values from the tracked (x, y), or the truth with both inner problems solved."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree, Scalar
+
+from bilevax import trees
+from bilevax.hypergradient import hypergradient
+from bilevax.problem import BilevelProblem
+
+
+@jax.jit
+def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree) -> dict[str, Scalar]:
+    return {"upper": problem.upper_value(x, y), "lower_grad_norm": trees.norm(problem.lower_grad(x, y))}
+
+
+def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:
+    """f(x_k, y_k), which can lie below the optimum while y lags, and the lower gradient that tells by how much."""
+    return _tracked(problem, state.x, state.y)
+
+
+class Audit(NamedTuple):
+    """The true problem at x: y and the adjoint solved to the precision of the numbers."""
+
+    ell: Scalar
+    """f(x, y*(x))"""
+    gap: Scalar
+    """The Frank-Wolfe gap of ell, eq. (4); NaN on an unbounded set."""
+    gap_error: Scalar
+    """How far the gap may be off: the error of the oracle plus the diameter times that of the gradient."""
+    grad_norm: Scalar
+    grad_error: Scalar
+    gradient_mapping: Scalar
+    """|x - P(x - grad ell)|; NaN if the set has no projection."""
+    y: PyTree
+    v: PyTree
+
+
+def audit(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None) -> Audit:
+    """Measure the true problem at x; `y` and `w` are starts for the inner solvers."""
+    found = _solved(problem, x, y, w)
+    gap, gap_error = _gap(problem, x, found.gradient, found.error)
+    mapping = _mapping(problem, x, found.gradient)
+    size = trees.norm(found.gradient)
+    return Audit(found.ell, gap, gap_error, size, found.error, mapping, found.y, found.v)
+
+
+def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None) -> Any:
+    return (hypergradient if problem.structure.host else _hypergradient)(problem, x, y, w)
+
+
+_hypergradient = jax.jit(hypergradient)
+
+
+def _gap(problem: BilevelProblem, x: PyTree, gradient: PyTree, error: Scalar) -> tuple[Scalar, Scalar]:
+    diameter = jnp.asarray(problem.domain.diameter(x).value, trees.dtype(x))
+    if not problem.domain.host and not isinstance(diameter, jax.core.Tracer) and jnp.isinf(diameter):
+        return jnp.full_like(diameter, jnp.nan), jnp.full_like(diameter, jnp.nan)
+    look = _best_vertex if problem.domain.host else _compiled_best_vertex
+    s, lmo_error = look(problem.domain.accurate(), x, gradient)
+    # A set of unknown diameter: twice the distance to the best vertex stands in for it.
+    reach = jnp.where(jnp.isnan(diameter), 2 * trees.norm(trees.sub(x, s)), diameter)
+    return trees.gap(gradient, x, s), lmo_error + reach * error
+
+
+def _best_vertex(domain: Any, x: PyTree, gradient: PyTree) -> tuple[PyTree, Scalar]:
+    # Without the run's warm start: a second, independent look for the extreme direction.
+    s, memory = domain.lmo(gradient, domain.start(x))
+    return s, memory.error
+
+
+_compiled_best_vertex = jax.jit(_best_vertex)
+
+
+def _mapping(problem: BilevelProblem, x: PyTree, gradient: PyTree) -> Scalar:
+    try:
+        return _compiled_mapping(problem.domain, x, gradient)
+    except NotImplementedError:
+        return jnp.asarray(jnp.nan, trees.dtype(x))
+
+
+@jax.jit
+def _compiled_mapping(domain: Any, x: PyTree, gradient: PyTree) -> Scalar:
+    return trees.norm(trees.sub(x, domain.project(trees.sub(x, gradient))))
+
+
+def exact_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:
+    """The truth at a row, at the price of solving both inner problems: `solve(..., metrics=bx.exact_metrics)`."""
+    w = getattr(state, "w", None)
+    true = audit(problem, state.x, state.y, w)
+    nan = jnp.full_like(true.ell, jnp.nan)
+    return {
+        "ell": true.ell,
+        "true_gap": true.gap,
+        "true_gap_error": true.gap_error,
+        "true_grad_norm": true.grad_norm,
+        "gradient_mapping": true.gradient_mapping,
+        "y_error": trees.norm(trees.sub(state.y, true.y)),
+        "w_error": nan if w is None else trees.norm(trees.sub(w, true.v)),
+    }

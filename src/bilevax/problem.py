@@ -1,0 +1,219 @@
+"""The bilevel problem: two functions, a set and data, and the derivatives every method is made of.
+
+    min over x in X of f(x, y*(x)),   y*(x) = argmin over y of g(x, y)              eq. (1)
+
+The Hessian of g in y is written H, its mixed derivative J (n x m), and every product with them comes from one
+linearisation of the lower gradient, unless the user supplies a formula.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.sampling import Sampler
+from bilevax.sets import ConvexSet, as_set
+
+Objective = Callable[[PyTree, PyTree, Any], Scalar]
+
+
+@dataclass(frozen=True)
+class LowerStructure:
+    """Formulas of the user that replace autodiff for the lower level; each is optional.
+
+    `hvp(x, y, w, data)` is H w, `cross(x, y, w, data)` is J w, `hessian_diagonal(x, y, data)` the diagonal of H.
+    `solve_lower(x, y, data)` returns y*(x) and may use `y` as a start; `solve_adjoint(x, y, b, data)` returns H^-1 b.
+    Published methods use the exact solves only if they are defined with one. `host=True` means that some formula
+    runs outside compiled code. All of them are compared with autodiff before they are trusted.
+    """
+
+    hvp: Callable[..., PyTree] | None = None
+    cross: Callable[..., PyTree] | None = None
+    hessian_diagonal: Callable[..., PyTree] | None = None
+    solve_lower: Callable[..., PyTree] | None = None
+    solve_adjoint: Callable[..., PyTree] | None = None
+    host: bool = False
+
+
+class LowerProducts(NamedTuple):
+    """The two products at one point (x, y), sharing the linearisation of the lower gradient there."""
+
+    hvp: Callable[[PyTree], PyTree]
+    """w -> H(x, y) w"""
+    cross: Callable[[PyTree], PyTree]
+    """w -> J(x, y) w, with the structure of x"""
+
+
+def _oracle(method: Callable[..., Any]) -> Callable[..., Any]:
+    """On host-stepped problems every oracle is compiled by itself; otherwise the whole loop is."""
+    compiled = jax.jit(method)
+
+    @functools.wraps(method)
+    def call(self: BilevelProblem, *args: Any) -> Any:
+        return (compiled if self.host else method)(self, *args)
+
+    return call
+
+
+def _like(tree: PyTree) -> trees.Shapes | None:
+    return None if tree is None else trees.shapes(tree)
+
+
+class BilevelProblem(eqx.Module):
+    """Minimise `upper(x, y*(x), data)` over x in `domain`, where y*(x) minimises `lower(x, y, data)`.
+
+    `lower` must be strongly convex in y. Functions take `(x, y, data)` and are written with `jax.numpy`; x and y
+    are pytrees of real arrays; arrays belong in `data`, where other values of the same shape compile nothing again.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> problem = bx.BilevelProblem(
+    ...     upper=lambda x, y, data: 0.5 * jnp.sum((y - data) ** 2),
+    ...     lower=lambda x, y, data: 0.5 * jnp.sum((y - x) ** 2),
+    ...     domain=bx.Simplex(),
+    ...     data=jnp.array([0.5, 0.5, 1.0]),
+    ... )
+    """
+
+    upper: Objective = eqx.field(static=True)
+    lower: Objective = eqx.field(static=True)
+    domain: ConvexSet = eqx.field(converter=as_set)
+    data: Any = None
+    sampler: Sampler | None = None
+    structure: LowerStructure = eqx.field(static=True, default=LowerStructure())
+    x_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
+    y_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
+
+    def __check_init__(self) -> None:
+        for name in ("upper", "lower"):
+            function = getattr(self, name)
+            if not callable(function):
+                raise TypeError(f"{name} must be a function of (x, y, data), got {function!r}.")
+            try:
+                hash(function)
+            except TypeError:
+                raise TypeError(
+                    f"{name} is a {type(function).__name__} that cannot be hashed, probably because it holds arrays; "
+                    f"pass a plain function and put the arrays in data."
+                ) from None
+        if not isinstance(self.structure, LowerStructure):
+            raise TypeError(f"structure must be a bx.LowerStructure, got {self.structure!r}.")
+
+    @property
+    def host(self) -> bool:
+        """Whether some kernel runs outside compiled code, so that the loop steps on the host."""
+        return self.domain.host or self.structure.host
+
+    def sample(self, key: Array) -> BilevelProblem:
+        """The same problem on a random mini-batch; the problem itself if it has no sampler."""
+        if self.sampler is None:
+            return self
+        return replace(self, data=self.sampler.take(self.data, self.sampler.draw(key)))
+
+    @_oracle
+    def upper_value(self, x: PyTree, y: PyTree) -> Scalar:
+        """f(x, y)."""
+        return self.upper(x, y, self.data)
+
+    @_oracle
+    def lower_value(self, x: PyTree, y: PyTree) -> Scalar:
+        """g(x, y)."""
+        return self.lower(x, y, self.data)
+
+    @_oracle
+    def upper_grads(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+        """Both partial gradients of f from one reverse pass."""
+        return jax.grad(self.upper, argnums=(0, 1))(x, y, self.data)
+
+    @_oracle
+    def lower_grad(self, x: PyTree, y: PyTree) -> PyTree:
+        """The gradient of g in y."""
+        return jax.grad(self.lower, argnums=1)(x, y, self.data)
+
+    def _pullback(self, x: PyTree, y: PyTree) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
+        # The transposed derivative of the lower gradient maps w to (J w, H w), since H is symmetric.
+        _, pullback = jax.vjp(jax.grad(lambda x, y: self.lower(x, y, self.data), argnums=1), x, y)
+        return pullback
+
+    @_oracle
+    def lower_hvp(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
+        """H(x, y) w."""
+        if self.structure.hvp is not None:
+            return self.structure.hvp(x, y, w, self.data)
+        return self._pullback(x, y)(w)[1]
+
+    @_oracle
+    def lower_cross(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
+        """J(x, y) w, which lives where x does."""
+        if self.structure.cross is not None:
+            return self.structure.cross(x, y, w, self.data)
+        return self._pullback(x, y)(w)[0]
+
+    def linearize_lower(self, x: PyTree, y: PyTree) -> LowerProducts:
+        """Both products at (x, y); autodiff linearises the lower gradient once for all of them."""
+        hvp, cross = functools.partial(self.lower_hvp, x, y), functools.partial(self.lower_cross, x, y)
+        given = self.structure
+        if self.host or (given.hvp is not None and given.cross is not None):
+            return LowerProducts(hvp, cross)
+        pullback = self._pullback(x, y)
+        return LowerProducts(
+            hvp if given.hvp is not None else lambda w: pullback(w)[1],
+            cross if given.cross is not None else lambda w: pullback(w)[0],
+        )
+
+
+def _relative(error: PyTree, size: PyTree) -> float:
+    scale = float(trees.norm(size))
+    return float(trees.norm(error)) / (scale if scale > 0 else 1.0)
+
+
+def check_derivatives(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> dict[str, float]:
+    """Relative error of each formula in `problem.structure` against autodiff, at one point and a random direction.
+
+    `solve_lower` is judged by the lower gradient it leaves, `solve_adjoint` by the residual of its linear system.
+    """
+    plain = replace(problem, structure=LowerStructure())
+    given, data = problem.structure, problem.data
+    w = trees.random_like(y, key)
+    truth = plain.linearize_lower(x, y)
+    Hw = truth.hvp(w)
+    errors: dict[str, float] = {}
+    if given.hvp is not None:
+        errors["hvp"] = _relative(trees.sub(given.hvp(x, y, w, data), Hw), Hw)
+    if given.cross is not None:
+        Jw = truth.cross(w)
+        errors["cross"] = _relative(trees.sub(given.cross(x, y, w, data), Jw), Jw)
+    if given.hessian_diagonal is not None:
+        errors["hessian_diagonal"] = _diagonal_error(given.hessian_diagonal(x, y, data), truth.hvp, y, key)
+    if given.solve_lower is not None:
+        start = trees.add(y, w)
+        left = plain.lower_grad(x, given.solve_lower(x, start, data))
+        errors["solve_lower"] = _relative(left, plain.lower_grad(x, start))
+    if given.solve_adjoint is not None:
+        errors["solve_adjoint"] = _relative(trees.sub(truth.hvp(given.solve_adjoint(x, y, w, data)), w), w)
+    return errors
+
+
+def _diagonal_error(diagonal: PyTree, hvp: Callable[[PyTree], PyTree], y: PyTree, key: Array) -> float:
+    values, _ = ravel_pytree(diagonal)
+    flat, back = ravel_pytree(y)
+    worst = 0.0
+    for i in np.asarray(jax.random.randint(key, (5,), 0, flat.size)):
+        unit = back(jnp.zeros_like(flat).at[i].set(1))
+        true = ravel_pytree(hvp(unit))[0][i]
+        worst = max(worst, float(abs(values[i] - true) / jnp.maximum(abs(true), jnp.finfo(flat.dtype).tiny)))
+    return worst
+
+
+def formulas(structure: LowerStructure) -> list[str]:
+    """The names of the formulas a structure holds."""
+    return [f.name for f in fields(structure) if f.name != "host" and getattr(structure, f.name) is not None]

@@ -1,0 +1,140 @@
+"""What `solve` returns, and how it reads on a screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import metrics, rundir, trees
+from bilevax.problem import BilevelProblem
+from bilevax.solvers import Solver
+from bilevax.stopping import Status
+from bilevax.trace import Trace
+
+
+class SolveFailed(RuntimeError):
+    """Raised by `Result.check()` for a run that did not converge."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run: where it stopped, why, and everything seen on the way."""
+
+    x: PyTree
+    y: PyTree
+    status: Status
+    message: str
+    steps: int
+    seconds: float
+    """Time spent in steps; compilation and the making of rows are not in it."""
+    compile_seconds: float
+    trace: Trace
+    state: Any = field(repr=False)
+    problem: BilevelProblem = field(repr=False)
+    solver: Solver = field(repr=False)
+    """The solver with every estimated constant filled in."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the run converged, that is, reached a verified gap."""
+        return self.status is Status.CONVERGED
+
+    def check(self) -> Result:
+        """This result if it converged; otherwise raise `SolveFailed` with the reason."""
+        if not self.success:
+            raise SolveFailed(f"{self.status.name}: {self.message}")
+        return self
+
+    @cached_property
+    def _audit(self) -> metrics.Audit:
+        return metrics.audit(self.problem, self.x, self.y, getattr(self.state, "w", None))
+
+    def audit(self) -> metrics.Audit:
+        """The true objective, gap and gradient at x, with both inner problems solved again (computed once)."""
+        return self._audit
+
+    def constants(self) -> dict[str, tuple[float, str]]:
+        """The constants the run used, each with where it came from."""
+        found: dict[str, tuple[float, str]] = {}
+        constants = getattr(self.solver, "constants", None)
+        if constants is not None:
+            source = "estimated" if constants.estimated else "given"
+            found["mu_g"] = (float(constants.mu_g), source)
+            found["L_g"] = (float(constants.L_g), source)
+        width, exact = self.problem.domain.diameter(self.x)
+        found["D_X"] = (float(width), "exact" if exact else "upper bound")
+        return found
+
+    def save(self, path: str | Path) -> Path:
+        """Write `config.json` and `trace.csv` into a run directory."""
+        return rundir.save(
+            path,
+            {
+                "status": self.status.name,
+                "message": self.message,
+                "steps": self.steps,
+                "seconds": self.seconds,
+                "compile_seconds": self.compile_seconds,
+                "solver": type(self.solver).__name__,
+                "domain": repr(self.problem.domain),
+                "x": _kinds(self.x),
+                "y": _kinds(self.y),
+                "constants": {name: {"value": v, "source": s} for name, (v, s) in self.constants().items()},
+            },
+            self.trace,
+        )
+
+    def __str__(self) -> str:
+        true = self.audit()
+        lines = [
+            f"{self.status.name}  {type(self.solver).__name__}, {self.steps} steps in {self.seconds:.3g} s "
+            f"(compilation {self.compile_seconds:.2g} s)",
+            f"  why          {self.message}",
+            f"  problem      x {_kinds(self.x)} in {self.problem.domain!r}, y {_kinds(self.y)}",
+            f"  true value   ell(x) = {float(true.ell):.8g}; tracked f(x, y) = {self.trace.last['upper']:.8g}",
+            f"  true gap     {_gap_words(true, self.trace)}",
+            f"  lower level  |y - y*| = {float(trees.norm(trees.sub(self.y, true.y))):.2e}{self._adjoint_words(true)}",
+            f"  feasibility  {self.problem.domain.violations(self.x) or 'x is in the set'}",
+            "  constants    " + ", ".join(f"{n} = {v:.4g} ({s})" for n, (v, s) in self.constants().items()),
+            "  oracle calls " + ", ".join(f"{n} {self.trace.last[n]}" for n in rundir.COUNTS if self.trace.last[n]),
+            f"  next         {self._advice(true)}",
+        ]
+        return "\n".join(lines)
+
+    def _adjoint_words(self, true: metrics.Audit) -> str:
+        w = getattr(self.state, "w", None)
+        return "" if w is None else f", |w - v| = {float(trees.norm(trees.sub(w, true.v))):.2e}"
+
+    def _advice(self, true: metrics.Audit) -> str:
+        if self.status is Status.CONVERGED:
+            return "nothing: the gap was verified with both inner problems solved."
+        if self.status is Status.NONFINITE:
+            return "smaller step sizes, or check that lower is strongly convex in y and smooth everywhere x may go."
+        if self.status is Status.STALLED:
+            return "another solver, or a smaller step: the present one no longer makes progress."
+        gaps, steps = self.trace["gap"], self.trace["step"]
+        if len(gaps) < 4 or np.isnan(gaps[-1]):
+            return "more steps."
+        half = len(gaps) // 2
+        if not gaps[half:].min() < 0.9 * gaps[:half].min():
+            return "the gap has stopped falling: a decaying gamma such as the default 2/(k+2), or more inner accuracy."
+        slope = -np.log(gaps[half:].min() / gaps[1 : half + 1].min()) / np.log(
+            max(2, steps[-1] / max(1, steps[half // 2]))
+        )
+        return f"more steps: over the last half the gap fell about like k^-{max(slope, 0.01):.2g}."
+
+
+def _kinds(tree: PyTree) -> str:
+    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(tree).leaves)
+
+
+def _gap_words(true: metrics.Audit, trace: Trace) -> str:
+    if np.isnan(float(true.gap)):
+        return f"none (unbounded set); |grad ell| = {float(true.grad_norm):.3e}"
+    tracked = trace.last["gap"]
+    return f"{float(true.gap):.3e} (+- {float(true.gap_error):.0e}); tracked {tracked:.3e}"

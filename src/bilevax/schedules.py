@@ -1,0 +1,73 @@
+"""Step sizes as functions of the step index k, counted from 0."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Scalar
+
+from bilevax.sets.contract import known, number
+
+
+class Schedule(eqx.Module):
+    """A step size for every step; its numbers are array leaves, so another value compiles nothing."""
+
+    @abc.abstractmethod
+    def __call__(self, k: Int[Array, ""]) -> Scalar:
+        """The step size of step `k`."""
+
+
+class Constant(Schedule):
+    """The same step size always."""
+
+    value: Scalar | float = eqx.field(converter=number)
+
+    def __call__(self, k: Int[Array, ""]) -> Scalar:
+        return jnp.asarray(self.value)
+
+    def __repr__(self) -> str:
+        return f"{float(self.value):.6g}" if known(self.value) else "Constant"
+
+
+class Power(Schedule):
+    """`scale / (k + 1)^exponent`."""
+
+    scale: Scalar | float = eqx.field(converter=number)
+    exponent: Scalar | float = eqx.field(converter=number)
+
+    def __call__(self, k: Int[Array, ""]) -> Scalar:
+        scale = jnp.asarray(self.scale)
+        return scale * (k.astype(scale.dtype) + 1) ** (-jnp.asarray(self.exponent))
+
+
+class OpenLoop(Schedule):
+    """`lead / (k + lead)`, Frank-Wolfe's classical step for `lead = 2`; needs no horizon."""
+
+    lead: Scalar | float = eqx.field(converter=number, default=2.0)
+
+    def __call__(self, k: Int[Array, ""]) -> Scalar:
+        lead = jnp.asarray(self.lead)
+        return lead / (k.astype(lead.dtype) + lead)
+
+    def __repr__(self) -> str:
+        return f"{float(self.lead):g}/(k+{float(self.lead):g})" if known(self.lead) else "OpenLoop"
+
+
+class Custom(Schedule):
+    """A user's function of `k`, for example an optax schedule; static, so a new one compiles again."""
+
+    function: Callable[[Any], Any] = eqx.field(static=True)
+
+    def __call__(self, k: Int[Array, ""]) -> Scalar:
+        return jnp.asarray(self.function(k))
+
+
+def as_schedule(given: Any) -> Any:
+    """A schedule from a number, a schedule or a function of `k`; None stays None."""
+    if given is None or isinstance(given, Schedule):
+        return given
+    return Custom(given) if callable(given) else Constant(given)

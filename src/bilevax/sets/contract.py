@@ -1,0 +1,140 @@
+"""What every convex set offers: a linear minimization oracle, and where it is cheap a projection."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import trees
+
+
+class Diameter(NamedTuple):
+    """The largest distance between two points of a set, or an upper bound on it."""
+
+    value: Scalar | float
+    exact: bool
+
+
+class Condition(NamedTuple):
+    """One constraint at one point: what was measured, in words, and by how much it is violated."""
+
+    words: str
+    measured: Scalar
+    excess: Scalar
+
+
+class Memory(NamedTuple):
+    """What a set carries from one `lmo` call to the next: a warm start and a bound on the last error."""
+
+    warm: PyTree
+    error: Scalar
+    """Bound on `<F, s> - min <F, .>` at the last call; 0 where the oracle is exact."""
+
+
+def number(value: Any) -> Any:
+    """A parameter as an array leaf: changing its value then compiles nothing again."""
+    return value if isinstance(value, jax.Array) else np.asarray(value, np.float64)
+
+
+def known(value: Any) -> bool:
+    """Whether numbers can be looked at now (not inside a trace)."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
+def check_positive(owner: Any, name: str) -> None:
+    """Refuse a parameter that is not a positive finite number."""
+    value = getattr(owner, name)
+    if known(value) and not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
+        raise ValueError(
+            f"{type(owner).__name__}: {name} must be one positive finite number, got {np.asarray(value).tolist()}."
+        )
+
+
+def flat(tree: PyTree) -> tuple[Array, Any]:
+    """All leaves of a point as one vector, and the way back; free for a single vector."""
+    leaves, structure = jax.tree.flatten(tree)
+    if len(leaves) == 1:
+        return leaves[0].reshape(-1), lambda v: jax.tree.unflatten(structure, [v.reshape(leaves[0].shape)])
+    return ravel_pytree(tree)
+
+
+class ConvexSet(eqx.Module):
+    """A convex set over all leaves of a point jointly; `Product` has one set per leaf.
+
+    Methods come in two kinds: `lmo` for projection-free solvers, `project` for projected ones. What a set
+    cannot do it refuses by name, at trace time, hence before the first step.
+    """
+
+    @property
+    def host(self) -> bool:
+        """Whether `lmo` runs on the host and cannot be compiled."""
+        return False
+
+    @abc.abstractmethod
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        """A point `s` of the set with the least `<direction, s>`."""
+
+    @abc.abstractmethod
+    def conditions(self, x: PyTree) -> list[Condition]:
+        """The constraints at `x`; all of them hold exactly when `x` is in the set."""
+
+    @abc.abstractmethod
+    def diameter(self, like: PyTree) -> Diameter:
+        """The paper's D_X, in the Euclidean norm over all leaves."""
+
+    def project(self, x: PyTree) -> PyTree:
+        """The nearest point of the set."""
+        raise NotImplementedError(f"{self!r} has no projection; use a solver that needs only its lmo, such as IBCG.")
+
+    def start(self, like: PyTree) -> Memory:
+        """The memory before the first `lmo` call."""
+        return Memory((), jnp.zeros((), trees.dtype(like)))
+
+    def vertex(self, like: PyTree) -> PyTree:
+        """Some point of the set, where solvers begin when no start is given."""
+        zeros = trees.shapes(like).zeros()
+        return self.lmo(zeros, self.start(zeros))[0]
+
+    def check_like(self, like: PyTree) -> None:  # noqa: B027 - most sets take points of any structure
+        """Refuse points whose structure or shape does not fit this set."""
+
+    def scale(self) -> Scalar | float:
+        """The size against which violations are judged."""
+        return 1.0
+
+    def accurate(self) -> ConvexSet:
+        """The same set with its oracle as exact as the precision allows."""
+        return self
+
+    def tolerance(self, like: PyTree) -> float:
+        """How far outside rounding may leave a point: the square root of the precision, times the scale."""
+        return float(jnp.sqrt(jnp.finfo(trees.dtype(like)).eps)) * float(self.scale())
+
+    def contains(self, x: PyTree, tol: float | None = None) -> Array:
+        """Whether every constraint holds up to `tol`, by default up to rounding."""
+        limit = self.tolerance(x) if tol is None else tol
+        return jnp.all(jnp.stack([jnp.asarray(c.excess <= limit) for c in self.conditions(x)]))
+
+    def violations(self, x: PyTree) -> str:
+        """The violated constraints in words, for messages; empty inside the set."""
+        limit = self.tolerance(x)
+        broken = [c for c in self.conditions(x) if not float(c.excess) <= limit]
+        return ", ".join(c.words.format(float(c.measured)) for c in broken)
+
+
+def exact(memory: Memory) -> Memory:
+    """The memory after an exact answer."""
+    return Memory(memory.warm, jnp.zeros_like(memory.error))
+
+
+def direction_unit(direction: Array) -> Array:
+    """The largest magnitude in a direction, or 1: dividing by it first keeps squares in range."""
+    largest = jnp.max(jnp.abs(direction))
+    return jnp.where(largest == 0, 1, largest)

@@ -1,0 +1,175 @@
+"""The nuclear-norm ball and the spectraplex: one extreme singular or eigen pair per oracle call."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import linalg, trees
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, known, number
+from bilevax.sets.vector import project_below
+
+# The Krylov methods start from noise; a fixed key keeps every run reproducible.
+_NOISE = 20231
+
+
+def _matrix(owner: ConvexSet, x: PyTree, square: bool = False) -> tuple[Array, jax.tree_util.PyTreeDef]:
+    leaves, structure = jax.tree.flatten(x)
+    shapes = [tuple(jnp.shape(v)) for v in leaves]
+    if len(leaves) != 1 or len(shapes[0]) != 2 or (square and shapes[0][0] != shapes[0][1]):
+        kind = "square matrix" if square else "matrix"
+        raise ValueError(
+            f"{owner!r} needs a point that is one {kind}, got shapes {shapes}; use bx.Product for one set per leaf."
+        )
+    return leaves[0], structure
+
+
+class _Spectral(ConvexSet):
+    """Oracle accuracy shared by both sets: relative error wanted and the products it may cost."""
+
+    tol: eqx.AbstractVar[Scalar | float]
+    max_products: eqx.AbstractVar[int]
+
+    def accurate(self) -> ConvexSet:
+        # Far below rounding, so that only the floor of the residual ends the iteration.
+        return eqx.tree_at(lambda s: (s.tol, s.max_products), self, (0.0 * self.tol, np.asarray(5000)))
+
+
+class NuclearBall(_Spectral):
+    """Matrices whose singular values sum to at most the radius.
+
+    `lmo` is `-radius u v^T` for the leading singular pair, by a warm-started Lanczos method to a relative error
+    `tol`; the achieved error comes back in the memory. `project` needs a full SVD.
+    """
+
+    radius: Scalar | float = eqx.field(converter=number, default=1.0)
+    tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
+    max_products: int = eqx.field(converter=np.asarray, default=500, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "radius")
+
+    def __repr__(self) -> str:
+        return f"NuclearBall(radius={float(self.radius):g})" if known(self.radius) else "NuclearBall"
+
+    def check_like(self, like: PyTree) -> None:
+        _matrix(self, trees.shapes(like).zeros())
+
+    def scale(self) -> Scalar | float:
+        return self.radius
+
+    def start(self, like: PyTree) -> Memory:
+        matrix, _ = _matrix(self, like)
+        return Memory(jnp.zeros(min(matrix.shape), matrix.dtype), jnp.zeros((), matrix.dtype))
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        matrix, structure = _matrix(self, direction)
+        pair = linalg.top_singular_pair(
+            matrix, memory.warm, jax.random.key(_NOISE), tol=self.tol, max_products=self.max_products
+        )
+        s = -self.radius * jnp.outer(pair.left, pair.right)
+        short = pair.right if matrix.shape[1] <= matrix.shape[0] else pair.left
+        return jax.tree.unflatten(structure, [s]), Memory(short, self.radius * pair.error)
+
+    def project(self, x: PyTree) -> PyTree:
+        matrix, structure = _matrix(self, x)
+        left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+        values = project_below(values, self.radius)
+        return jax.tree.unflatten(structure, [(left * values) @ right])
+
+    def vertex(self, like: PyTree) -> PyTree:
+        return trees.shapes(like).zeros()
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        matrix, _ = _matrix(self, x)
+        size = jnp.sum(jnp.linalg.svd(matrix, compute_uv=False))
+        return [Condition("its nuclear norm is {:.6g}", size, size - self.radius)]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        return Diameter(2.0 * self.radius, True)
+
+
+class Spectraplex(_Spectral):
+    """Symmetric matrices `Omega >= eps I` with trace at most `trace`.
+
+    `eps > 0` keeps every point invertible, which the multi-task problem of the paper needs. `lmo` is `eps I` when
+    the direction is positive semidefinite, otherwise `eps I` plus the remaining trace on its lowest eigenvector.
+    """
+
+    trace: Scalar | float = eqx.field(converter=number, default=1.0)
+    eps: Scalar | float = eqx.field(converter=number, default=0.0)
+    tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
+    max_products: int = eqx.field(converter=np.asarray, default=500, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "trace")
+        if known(self.eps) and not (np.ndim(self.eps) == 0 and np.isfinite(self.eps) and self.eps >= 0):
+            raise ValueError(f"Spectraplex: eps must be one number >= 0, got {np.asarray(self.eps).tolist()}.")
+
+    def __repr__(self) -> str:
+        if not known((self.trace, self.eps)):
+            return "Spectraplex"
+        return f"Spectraplex(trace={float(self.trace):g}, eps={float(self.eps):g})"
+
+    def check_like(self, like: PyTree) -> None:
+        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        if known((self.trace, self.eps)) and n * float(self.eps) > float(self.trace):
+            raise ValueError(
+                f"{self!r} is empty for {n} x {n} matrices: {n} * eps = {n * float(self.eps):g} exceeds the trace; "
+                f"take eps at most {float(self.trace) / n:g}."
+            )
+
+    def scale(self) -> Scalar | float:
+        return self.trace
+
+    def _room(self, n: int) -> Scalar | float:
+        """The trace left after `eps I`."""
+        return self.trace - n * self.eps
+
+    def start(self, like: PyTree) -> Memory:
+        matrix, _ = _matrix(self, like, square=True)
+        return Memory(jnp.zeros(matrix.shape[0], matrix.dtype), jnp.zeros((), matrix.dtype))
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        matrix, structure = _matrix(self, direction, square=True)
+        n = matrix.shape[0]
+        largest = jnp.max(jnp.abs(matrix))
+        unit = jnp.where(largest == 0, 1, largest)
+        symmetric = (0.5 * matrix + 0.5 * matrix.T) / unit
+        lowest = linalg.top_eigenpair(
+            lambda v: -(symmetric @ v), memory.warm, jax.random.key(_NOISE),
+            tol=self.tol, max_products=self.max_products,
+        )  # fmt: skip
+        room = self._room(n)
+        atom = jnp.where(lowest.value > 0, room, 0) * jnp.outer(lowest.vector, lowest.vector)
+        s = atom + self.eps * jnp.eye(n, dtype=matrix.dtype)
+        return jax.tree.unflatten(structure, [s]), Memory(lowest.vector, room * lowest.residual * unit)
+
+    def project(self, x: PyTree) -> PyTree:
+        matrix, structure = _matrix(self, x, square=True)
+        values, vectors = jnp.linalg.eigh(0.5 * matrix + 0.5 * matrix.T)
+        values = self.eps + project_below(values - self.eps, self._room(matrix.shape[0]))
+        return jax.tree.unflatten(structure, [(vectors * values) @ vectors.T])
+
+    def vertex(self, like: PyTree) -> PyTree:
+        # The centre: at a vertex, with eps = 0, the inverse of the paper's lower level does not exist.
+        matrix, structure = _matrix(self, trees.shapes(like).zeros(), square=True)
+        n = matrix.shape[0]
+        return jax.tree.unflatten(structure, [self.trace / n * jnp.eye(n, dtype=matrix.dtype)])
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        matrix, _ = _matrix(self, x, square=True)
+        values = jnp.linalg.eigvalsh(0.5 * matrix + 0.5 * matrix.T)
+        total, skew = jnp.sum(values), jnp.max(jnp.abs(matrix - matrix.T))
+        return [
+            Condition("its trace is {:.6g}", total, total - self.trace),
+            Condition("its smallest eigenvalue is {:.6g}", values[0], self.eps - values[0]),
+            Condition("it differs from its transpose by {:.6g}", skew, skew),
+        ]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        return Diameter(self._room(n) * (np.sqrt(2.0) if n > 1 else 1.0), True)

@@ -1,0 +1,118 @@
+"""Repeating a solver's step: `run` as one pure function, `advance` as chunks that the host loop cuts as it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem
+from bilevax.solvers import Counts, Info, Solver
+
+
+def run(
+    problem: BilevelProblem,
+    solver: Solver,
+    x0: PyTree,
+    y0: PyTree,
+    *,
+    steps: int,
+    key: Array | None = None,
+    collect: Callable[[Any, Info], PyTree] | None = None,
+) -> tuple[Any, PyTree]:
+    """`steps` steps as one pure function: jit it, vmap it over step sizes, starts, data or keys.
+
+    Returns the last state and, stacked over steps, what `collect(state, info)` returned for each step, where `state`
+    is the one the step started from. Nothing is validated and no clock runs; use `solve` for that.
+
+    >>> import jax, jax.numpy as jnp, bilevax as bx
+    >>> problem = bx.BilevelProblem(
+    ...     lambda x, y, _: jnp.sum((y - 0.2) ** 2), lambda x, y, _: jnp.sum((y - x) ** 2), bx.Simplex()
+    ... )
+    >>> x0, y0 = jnp.ones(3) / 3, jnp.zeros(3)
+    >>> end = lambda gamma: bx.run(problem, bx.IBCG(gamma), x0, y0, steps=50)[0].x
+    >>> jax.vmap(end)(jnp.array([0.01, 0.02])).shape
+    (2, 3)
+    """
+    if problem.host:
+        raise ValueError(
+            f"run: {problem.domain!r} or the lower structure steps on the host and cannot be traced; use solve."
+        )
+    key = jax.random.key(0) if key is None else key
+    x, y = jax.tree.map(jnp.asarray, (x0, y0))
+    problem, solver = cast_numbers(problem, solver, trees.dtype(x))
+    solver = solver.prepare(problem, x, y, key)
+    state, _ = solver.init(problem, x, y)
+
+    def step(state: Any, _: None) -> tuple[Any, PyTree]:
+        following, info = solver.step(problem, state, jax.random.fold_in(key, state.k))
+        return following, None if collect is None else collect(state, info)
+
+    return jax.lax.scan(step, state, None, length=steps)
+
+
+def cast_numbers(problem: BilevelProblem, solver: Solver, dtype: Any) -> tuple[BilevelProblem, Solver]:
+    """Numbers inside the set and the solver in the precision of x; data are the user's."""
+    return replace(problem, domain=trees.cast(problem.domain, dtype)), trees.cast(solver, dtype)
+
+
+class Seen(NamedTuple):
+    """The scalars of the last step's info; they describe the point it started from."""
+
+    gap: Scalar
+    lmo_error: Scalar
+    adjoint_residual: Scalar
+    grad_norm: Scalar
+
+
+class Chunk(NamedTuple):
+    """Where some steps led, what the last of them saw, and what they cost."""
+
+    state: Any
+    seen: Seen
+    counts: Counts
+    finite: Array
+
+
+def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array) -> Chunk:
+    state, info = solver.step(problem, chunk.state, jax.random.fold_in(key, chunk.state.k))
+    seen = Seen(info.gap, info.lmo_error, info.adjoint_residual, trees.norm(info.direction))
+    return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), chunk.finite)
+
+
+def _empty(state: Any) -> Chunk:
+    nan = jnp.full((), jnp.nan, trees.dtype(state.x))
+    zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
+    return Chunk(state, Seen(nan, nan, nan, nan), zero, jnp.asarray(True))
+
+
+@jax.jit
+def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
+    """`count` steps. One executable for every count: cutting a run differently changes no bit of it."""
+    chunk = jax.lax.fori_loop(0, count, lambda _, chunk: _one(problem, solver, chunk, key), _empty(state))
+    return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
+
+
+def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
+    """The same, un-jitted: oracles are compiled one by one or are host kernels."""
+    chunk = _empty(state)
+    for _ in range(int(count)):
+        chunk = _one(problem, solver, chunk, key)
+    return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
+
+
+@jax.jit
+def prepare(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: Array) -> Solver:
+    """Compiled `solver.prepare`."""
+    return solver.prepare(problem, x, y, key)
+
+
+@jax.jit
+def init(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree) -> tuple[Any, Counts]:
+    """Compiled `solver.init`."""
+    return solver.init(problem, x, y)

@@ -1,0 +1,102 @@
+"""When a run ends and what that is called; a rule looks at the trace and nothing else."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevax.trace import Trace
+
+
+class Status(enum.Enum):
+    """How a run ended. Only `CONVERGED` is success, and it is never given without a verified gap."""
+
+    CONVERGED = "converged"
+    MAX_STEPS = "max_steps"
+    TIME_LIMIT = "time_limit"
+    STALLED = "stalled"
+    STOPPED = "stopped"
+    NONFINITE = "nonfinite"
+
+
+class Stop(NamedTuple):
+    """A rule's verdict. One that says `CONVERGED` gives the true gap it asks for, and the loop verifies it."""
+
+    status: Status
+    message: str
+    limit: float = np.nan
+
+
+Rule = Callable[[Trace], Stop | Status | bool | None]
+
+
+def _measure(trace: Trace) -> str:
+    """Without an lmo there is no gap, and the norm of the gradient takes its place."""
+    return "grad_norm" if np.isnan(trace.first["gap"]) else "gap"
+
+
+def gap_below(tol: float) -> Rule:
+    """Converged when the true Frank-Wolfe gap is at most `tol` (the gradient norm if the set is unbounded)."""
+    if not (np.isfinite(tol) and tol > 0):
+        raise ValueError(f"gap_below: the tolerance must be a positive number, got {tol!r}.")
+
+    def rule(trace: Trace) -> Stop | None:
+        name = _measure(trace)
+        return Stop(Status.CONVERGED, f"{name} <= {tol:g}", tol) if trace.last[name] <= tol else None
+
+    return rule
+
+
+def relative_gap(ratio: float) -> Rule:
+    """Converged when the true gap is at most `ratio` times the first one reported."""
+    if not 0 < ratio < 1:
+        raise ValueError(f"relative_gap: the ratio must lie between 0 and 1, got {ratio!r}.")
+
+    def rule(trace: Trace) -> Stop | None:
+        name = _measure(trace)
+        limit = ratio * abs(trace.first[name])
+        return (
+            Stop(Status.CONVERGED, f"{name} <= {ratio:g} of its first value", limit)
+            if trace.last[name] <= limit
+            else None
+        )
+
+    return rule
+
+
+def plateau(column: str = "gap", *, rows: int = 20, ratio: float = 1e-3) -> Rule:
+    """Stalled when the best value of a column improved by less than `ratio` over the last `rows` rows."""
+    if rows < 1 or not 0 <= ratio < 1:
+        raise ValueError(f"plateau: need rows >= 1 and 0 <= ratio < 1, got rows={rows!r}, ratio={ratio!r}.")
+
+    def rule(trace: Trace) -> Stop | None:
+        values = trace[column]
+        if len(values) <= rows:
+            return None
+        before, now = np.nanmin(values[:-rows]), np.nanmin(values[-rows:])
+        if before - now >= ratio * abs(before):
+            return None
+        return Stop(Status.STALLED, f"{column} improved by less than {ratio:g} of itself over {rows} rows")
+
+    return rule
+
+
+def as_stop(verdict: Any, rule: Any) -> Stop | None:
+    """A user's rule may also answer True, which stops, or a status."""
+    if verdict is None or verdict is False:
+        return None
+    if isinstance(verdict, Stop):
+        return verdict
+    name = getattr(rule, "__name__", type(rule).__name__)
+    if isinstance(verdict, Status):
+        if verdict is Status.CONVERGED:
+            raise ValueError(
+                f"the stopping rule {name} must return bx.Stop(CONVERGED, message, limit) with a gap to verify."
+            )
+        return Stop(verdict, f"the rule {name} said so")
+    if isinstance(verdict, (bool, np.bool_)):
+        return Stop(Status.STOPPED, f"the rule {name} said so")
+    raise TypeError(f"the stopping rule {name} returned {verdict!r}; return None, True, a Status or a bx.Stop.")

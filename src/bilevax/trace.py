@@ -1,0 +1,105 @@
+"""What a run looked like: one row per `every` steps, kept as columns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevax.files import write_whole
+
+Row = dict[str, float | int]
+
+
+class Trace:
+    """A table that grows by rows and is read by columns.
+
+    >>> import bilevax as bx
+    >>> trace = bx.Trace([{"step": 0, "gap": 2.0}, {"step": 10, "gap": 0.5}])
+    >>> trace["gap"].tolist(), len(trace)
+    ([2.0, 0.5], 2)
+    """
+
+    def __init__(self, rows: list[Row] | None = None):
+        self._rows: list[Row] = []
+        for row in rows or []:
+            self.append(row)
+
+    def append(self, row: Mapping[str, float | int]) -> None:
+        """Add a row; every row has the columns of the first."""
+        if self._rows and list(row) != list(self._rows[0]):
+            raise ValueError(f"this row has columns {list(row)}, the trace has {list(self._rows[0])}.")
+        self._rows.append(dict(row))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._rows[0]) if self._rows else []
+
+    @property
+    def last(self) -> Row:
+        """The newest row."""
+        return self._rows[-1]
+
+    @property
+    def first(self) -> Row:
+        """The oldest row."""
+        return self._rows[0]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self:
+            raise KeyError(f"the trace has no column {name!r}; it has {', '.join(self.columns)}.")
+        return np.array([row[name] for row in self._rows])
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} rows: {', '.join(self.columns)})"
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write comma-separated values, with numbers that read back exactly."""
+
+        def write(stream: Any) -> None:
+            writer = csv.DictWriter(stream, self.columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({name: repr(value) for name, value in row.items()} for row in self._rows)
+
+        return write_whole(path, write)
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write one JSON object of columns; NaN and infinities become null."""
+        table = {name: [row[name] if math.isfinite(row[name]) else None for row in self._rows] for name in self.columns}
+        return write_whole(path, lambda stream: json.dump(table, stream))
+
+    def to_dataframe(self) -> Any:
+        """The trace as a pandas DataFrame (needs pandas: `pip install bilevax[all]`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_dataframe needs pandas: pip install 'bilevax[all]'.") from None
+        return pandas.DataFrame({name: self[name] for name in self.columns})
+
+    @classmethod
+    def from_csv(cls, path: str | Path) -> Trace:
+        """Read what `to_csv` wrote."""
+
+        def value(text: str) -> float | int:
+            try:
+                return int(text)
+            except ValueError:
+                return float(text)
+
+        with open(path, newline="") as stream:
+            return cls([{name: value(text) for name, text in row.items()} for row in csv.DictReader(stream)])

@@ -1,0 +1,160 @@
+"""Vector-space operations on pytrees: the only place where points move and are multiplied.
+
+Everything above works with points through these functions, so that a point may be an array, any nesting of
+arrays, or a `Point` that keeps its own representation (factors, samples) and is never unpacked by a solver.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+class Point(eqx.Module):
+    """A leaf with its own arithmetic, for example a low-rank matrix known on some entries only.
+
+    `move` receives whatever the set's `lmo` returns, which need not be of the same type.
+    """
+
+    @abc.abstractmethod
+    def move(self, target: Any, gamma: Scalar) -> Point:
+        """The point `self + gamma * (target - self)`."""
+
+    @abc.abstractmethod
+    def inner(self, other: Any) -> Scalar:
+        """The Euclidean product with a gradient or another point."""
+
+
+class Shapes(NamedTuple):
+    """Structure, shapes and dtypes of a pytree; hashable, so that it can be static."""
+
+    structure: Any
+    leaves: tuple[jax.ShapeDtypeStruct, ...]
+
+    def zeros(self) -> PyTree:
+        """Zeros of these shapes."""
+        return jax.tree.unflatten(self.structure, [jnp.zeros(s.shape, s.dtype) for s in self.leaves])
+
+
+def _is_point(node: Any) -> bool:
+    return isinstance(node, Point)
+
+
+def shapes(tree: PyTree) -> Shapes:
+    """Structure, shapes and dtypes of a pytree of arrays or of `jax.ShapeDtypeStruct`."""
+    if isinstance(tree, Shapes):
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    return Shapes(structure, tuple(jax.ShapeDtypeStruct(np.shape(v), jnp.result_type(v)) for v in leaves))
+
+
+def size(tree: PyTree) -> int:
+    """How many numbers a pytree holds."""
+    return sum(int(np.prod(s.shape)) for s in shapes(tree).leaves)
+
+
+def dtype(tree: PyTree) -> np.dtype[Any]:
+    """The common dtype of a pytree's leaves."""
+    return np.dtype(jnp.result_type(*(s.dtype for s in shapes(tree).leaves)))
+
+
+def cast(tree: PyTree, to: Any) -> PyTree:
+    """The same pytree with every floating-point leaf in another precision."""
+
+    def one(leaf: Any) -> Any:
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            return jnp.asarray(leaf, to)
+        return leaf
+
+    return jax.tree.map(one, tree)
+
+
+def move(x: PyTree, target: PyTree, gamma: Scalar) -> PyTree:
+    """`x + gamma (target - x)`: how every Frank-Wolfe method moves x (Alg. 1 line 7)."""
+
+    def one(a: Any, b: Any) -> Any:
+        return a.move(b, gamma) if _is_point(a) else a + gamma * (b - a)
+
+    return jax.tree.map(one, x, target, is_leaf=_is_point)
+
+
+def axpy(a: Scalar | float, x: PyTree, y: PyTree) -> PyTree:
+    """`a x + y`."""
+    return jax.tree.map(lambda u, v: a * u + v, x, y)
+
+
+def add(x: PyTree, y: PyTree) -> PyTree:
+    """`x + y`."""
+    return jax.tree.map(jnp.add, x, y)
+
+
+def sub(x: PyTree, y: PyTree) -> PyTree:
+    """`x - y`."""
+    return jax.tree.map(jnp.subtract, x, y)
+
+
+def scale(a: Scalar | float, x: PyTree) -> PyTree:
+    """`a x`."""
+    return jax.tree.map(lambda u: a * u, x)
+
+
+def inner(x: PyTree, y: PyTree) -> Scalar:
+    """The Euclidean inner product over all leaves."""
+
+    def one(a: Any, b: Any) -> Any:
+        if _is_point(a):
+            return a.inner(b)
+        return b.inner(a) if _is_point(b) else jnp.vdot(a, b, precision=_EXACT)
+
+    products = jax.tree.leaves(jax.tree.map(one, x, y, is_leaf=_is_point))
+    return functools.reduce(jnp.add, products)
+
+
+def gap(direction: PyTree, x: PyTree, s: PyTree) -> Scalar:
+    """`<direction, x - s>`; subtracting first keeps the small gaps near a solution accurate."""
+
+    def one(d: Any, a: Any, b: Any) -> Any:
+        if _is_point(a):
+            return a.inner(d) - (b.inner(d) if _is_point(b) else jnp.vdot(b, d, precision=_EXACT))
+        return jnp.vdot(d, a - b, precision=_EXACT)
+
+    products = jax.tree.leaves(jax.tree.map(lambda a, b, d: one(d, a, b), x, s, direction, is_leaf=_is_point))
+    return functools.reduce(jnp.add, products)
+
+
+def norm(x: PyTree) -> Scalar:
+    """The Euclidean norm over all leaves."""
+    return jnp.sqrt(inner(x, x))
+
+
+def zeros_like(x: PyTree) -> PyTree:
+    """Zeros of the same structure."""
+    return jax.tree.map(jnp.zeros_like, x)
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether no floating-point leaf holds a NaN or an infinity."""
+    floating = [v for v in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in floating] or [jnp.array(True)]))
+
+
+def random_like(tree: PyTree, key: Array) -> PyTree:
+    """Independent standard normal entries with the structure of `tree`."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, max(1, len(leaves)))
+    draws = [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
+    return jax.tree.unflatten(structure, draws)
+
+
+def names(tree: PyTree, root: str) -> list[tuple[str, Any]]:
+    """Each leaf with the expression that reaches it, for messages: `x0['weights'][0]`."""
+    return [(root + jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

@@ -1,0 +1,212 @@
+"""Everything that can be wrong with a call, said in words before the first step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem, check_derivatives, formulas
+
+_NUMPY_INSIDE = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.ConcretizationTypeError,
+)
+_LARGE = 1_000_000  # bytes of closed-over arrays from which on it is worth a warning
+
+
+def check_steps(steps: Any, every: Any, time_limit: Any) -> int:
+    """The number of steps per row, with all three counts checked."""
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise ValueError(f"solve: steps must be a whole number of at least 1, got {steps!r}.")
+    if every is not None and (isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 1):
+        raise ValueError(f"solve: every must be a whole number of steps per row, at least 1, got {every!r}.")
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"solve: time_limit must be a positive number of seconds, got {time_limit!r}.")
+    return int(every) if every is not None else max(1, int(steps) // 100)
+
+
+def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree, PyTree]:
+    """Both starts as JAX arrays of one precision, inside the set, with every oracle answering in kind."""
+    if not isinstance(problem, BilevelProblem):
+        raise TypeError(f"solve: the first argument must be a bx.BilevelProblem, got {type(problem).__name__}.")
+    x, y = _start("x0", x0, problem.x_like), _start("y0", y0, problem.y_like)
+    if x is None:
+        problem.domain.check_like(problem.x_like)
+        x = trees.cast(problem.domain.vertex(problem.x_like), trees.dtype(problem.x_like))
+    if y is None:
+        y = problem.y_like.zeros()  # type: ignore[union-attr]
+    if trees.dtype(x) != trees.dtype(y) or len({v.dtype for v in jax.tree.leaves((x, y))}) > 1:
+        kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.names(x, "x0") + trees.names(y, "y0"))
+        raise TypeError(f"solve: x0 and y0 must share one precision, got {kinds}; cast them to the same dtype.")
+    _check_data(problem.data)
+    problem.domain.check_like(x)
+    broken = problem.domain.violations(x)
+    if broken:
+        raise ValueError(f"x0 is not in {problem.domain!r}: {broken}. {_feasible_start(problem, x)}")
+    _check_objective(problem, "upper", x, y)
+    _check_objective(problem, "lower", x, y)
+    _check_structure(problem, x, y)
+    return x, y
+
+
+def _feasible_start(problem: BilevelProblem, x: PyTree) -> str:
+    try:
+        jax.eval_shape(problem.domain.project, x)
+    except Exception:
+        return "Start from domain.vertex(x0)."
+    return "Start from domain.project(x0)."
+
+
+def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None:
+    if given is None:
+        if like is None:
+            letter = name[0]
+            raise ValueError(
+                f"solve: no {name} and no {letter}_like: give a start, or BilevelProblem(..., {letter}_like=) "
+                f"with the shapes of {letter} (arrays or jax.ShapeDtypeStruct)."
+            )
+        return None
+    if not jax.tree.leaves(given):
+        raise ValueError(f"{name} holds no arrays; give a pytree with at least one.")
+    for where, leaf in trees.names(given, name):
+        _check_leaf(where, leaf)
+    point = jax.tree.map(jnp.asarray, given)
+    if like is not None:
+        got = trees.shapes(point)
+        wanted = [s.shape for s in like.leaves]
+        if got.structure != like.structure or [s.shape for s in got.leaves] != wanted:
+            raise ValueError(
+                f"{name} does not match {name[0]}_like: got {got.structure} with shapes "
+                f"{[s.shape for s in got.leaves]}, expected {like.structure} with shapes {wanted}."
+            )
+    return point
+
+
+def _check_leaf(where: str, leaf: Any) -> None:
+    if isinstance(leaf, float):
+        return
+    kind = getattr(leaf, "dtype", None)
+    if kind is None:
+        raise TypeError(f"{where} is a {type(leaf).__name__}, not an array of floats; convert it with jnp.asarray.")
+    if jnp.issubdtype(kind, jnp.complexfloating):
+        raise TypeError(f"{where} is complex ({kind}); bilevax works on real arrays: split real and imaginary parts.")
+    if not jnp.issubdtype(kind, jnp.floating):
+        raise TypeError(f"{where} has dtype {kind}; variables must be floating point: convert with .astype(float).")
+    if kind == np.float64 and not jax.config.read("jax_enable_x64"):
+        raise TypeError(_no_64_bit(where))
+    if kind not in (np.float32, np.float64):
+        raise TypeError(f"{where} has dtype {kind}; bilevax works in float32 and float64.")
+    if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
+        raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
+
+
+def _no_64_bit(where: str) -> str:
+    return (
+        f"{where} is float64 but JAX runs in 32 bits and would silently truncate it. Call "
+        f"jax.config.update('jax_enable_x64', True) first, or convert it to float32."
+    )
+
+
+def _check_data(data: Any) -> None:
+    if jax.config.read("jax_enable_x64"):
+        return
+    for where, leaf in trees.names(data, "data"):
+        kind = getattr(leaf, "dtype", None)
+        if kind == np.float64:
+            raise TypeError(_no_64_bit(where))
+        if kind == np.int64 and np.size(leaf) and np.max(np.abs(leaf)) > np.iinfo(np.int32).max:
+            raise TypeError(
+                f"{where} holds integers beyond 32 bits; call jax.config.update('jax_enable_x64', True) first."
+            )
+
+
+def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -> None:
+    function = getattr(problem, name)
+    try:
+        traced = jax.make_jaxpr(function)(x, y, problem.data)
+    except _NUMPY_INSIDE as error:
+        raise TypeError(
+            f"{name}(x, y, data) uses its arguments outside JAX, most likely through numpy or a Python `if`, "
+            f"`float` or `int`. Write it with jax.numpy (jnp.where for conditions). JAX said: {_first_line(error)}"
+        ) from error
+    except Exception as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"{name}(x, y, data) failed on x of shapes {_kinds(x)} and y of shapes {_kinds(y)}: {_first_line(error)}. "
+            f"Check the shapes and structure of x0, y0 and data."
+        ) from error
+    if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
+        got = [tuple(a.shape) for a in traced.out_avals]
+        raise ValueError(f"{name}(x, y, data) must return one scalar, got shapes {got}; reduce it, e.g. with jnp.sum.")
+    if not jnp.issubdtype(traced.out_avals[0].dtype, jnp.floating):
+        raise TypeError(f"{name}(x, y, data) must return a real float, got {traced.out_avals[0].dtype}.")
+    closed_over = sum(getattr(c, "nbytes", 0) for c in traced.consts)
+    if closed_over > _LARGE:
+        warnings.warn(
+            f"{name} closes over {closed_over / 1e6:.0f} MB of arrays, which are compiled in as constants; "
+            f"pass them in data.",
+            stacklevel=5,
+        )
+    value = float((problem.upper_value if name == "upper" else problem.lower_value)(x, y))
+    if not np.isfinite(value):
+        raise ValueError(f"{name}(x0, y0, data) is {value}; both objectives must be finite at the start.")
+
+
+def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
+    if not formulas(problem.structure):
+        return
+    limit = 1e-3 if trees.dtype(y) == np.float32 else 1e-6
+    for name, error in check_derivatives(problem, x, y, jax.random.key(0)).items():
+        if not error <= limit:
+            raise ValueError(
+                f"structure.{name} disagrees with autodiff of lower: relative error {error:.2g} at the start. "
+                f"Correct the formula or leave it out."
+            )
+
+
+def check_solver(solver: Any) -> Any:
+    """Refuse what is not a solver, above all a class that was not called."""
+    if isinstance(solver, type):
+        raise TypeError(f"solve: the solver is the class {solver.__name__}; write {solver.__name__}() to build one.")
+    if not all(hasattr(solver, name) for name in ("prepare", "init", "step", "uses")):
+        raise TypeError(f"solve: {solver!r} is not a solver; pass one such as bx.IBCG().")
+    return solver
+
+
+def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
+    """Refuse sets whose oracle cannot serve a Frank-Wolfe step, before the first one."""
+    name = type(solver).__name__
+    width = problem.domain.diameter(x).value
+    if np.isinf(float(width)):
+        raise ValueError(
+            f"{name} moves by linear minimization and {problem.domain!r} is unbounded; "
+            f"bound it, or use a projected method."
+        )
+    look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
+    try:
+        s = look(trees.zeros_like(x)) if problem.domain.host else jax.eval_shape(look, x)
+    except _NUMPY_INSIDE as error:
+        raise TypeError(
+            f"the lmo of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it with "
+            f"jax.numpy, or wrap it as bx.UserSet(lmo, host=True) to run it on the host."
+        ) from error
+    if trees.shapes(s) != trees.shapes(x):
+        raise ValueError(
+            f"the lmo of {problem.domain!r} returned {_kinds(s)} for a direction of {_kinds(x)}; it must match x."
+        )
+
+
+def _kinds(tree: PyTree) -> str:
+    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(tree).leaves)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]
