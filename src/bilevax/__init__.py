@@ -4,6 +4,7 @@ from bilevax.hypergradient import hypergradient
 from bilevax.loop import solve
 from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
+from bilevax.report import plot
 from bilevax.result import Result, SolveFailed
 from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler
 from bilevax.schedules import Constant, OpenLoop, Power, Schedule
@@ -68,6 +69,7 @@ __all__ = [
     "gap_below",
     "hypergradient",
     "plateau",
+    "plot",
     "relative_gap",
     "run",
     "solve",

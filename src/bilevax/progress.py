@@ -19,14 +19,14 @@ class Progress:
         self.pause = 0.1 if self.terminal else 10.0
         self.began = self.drawn = time.monotonic()
 
-    def _line(self, step: int, row: Row | None) -> str:
+    def _line(self, step: int, row: Row | None, *, ended: bool = False) -> str:
         share = step / self.steps
         spent = time.monotonic() - self.began
-        left = f"{spent / share - spent:.0f} s left" if 0 < share < 1 and spent > 0.5 else ""
+        left = f"{spent / share - spent:.0f} s left" if 0 < share < 1 and spent > 0.5 and not ended else ""
         filled = round(24 * share)
         bar = "█" * filled + "░" * (24 - filled)
         gap = f"gap {row['gap']:.2e}" if row else ""
-        return f"{self.label:<22} {bar} {share:4.0%}  step {step:>{len(str(self.steps))}}/{self.steps}  {gap}  {left}"
+        return f"{self.label:<28} {bar} {share:4.0%}  step {step:>{len(str(self.steps))}}/{self.steps}  {gap}  {left}"
 
     def show(self, step: int, row: Row | None) -> None:
         """Tell where the run is, if it is time to."""
@@ -35,7 +35,7 @@ class Progress:
 
     def close(self, step: int, row: Row | None, words: str) -> None:
         """The last line, which stays."""
-        self._write(f"{self._line(step, row).rstrip()}  {words}", end=True)
+        self._write(f"{self._line(step, row, ended=True).rstrip()}  {words}", end=True)
 
     def _write(self, line: str, *, end: bool) -> None:
         self.drawn = time.monotonic()

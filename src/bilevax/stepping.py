@@ -79,9 +79,14 @@ class Chunk(NamedTuple):
     finite: Array
 
 
-def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array) -> Chunk:
+def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last: Array | bool) -> Chunk:
     state, info = solver.step(problem, chunk.state, jax.random.fold_in(key, chunk.state.k))
-    seen = Seen(info.gap, info.lmo_error, info.adjoint_residual, trees.norm(info.direction))
+
+    def look() -> Seen:
+        return Seen(info.gap, jnp.asarray(info.lmo_error, info.gap.dtype), info.adjoint_residual, info.grad_norm)
+
+    # Reductions are a good part of a small step, and only those of a chunk's last step are ever read.
+    seen = jax.lax.cond(last, look, lambda: chunk.seen) if isinstance(last, jax.Array) else look()
     return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), chunk.finite)
 
 
@@ -94,7 +99,9 @@ def _empty(state: Any) -> Chunk:
 @jax.jit
 def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """`count` steps. One executable for every count: cutting a run differently changes no bit of it."""
-    chunk = jax.lax.fori_loop(0, count, lambda _, chunk: _one(problem, solver, chunk, key), _empty(state))
+    chunk = jax.lax.fori_loop(
+        0, count, lambda i, chunk: _one(problem, solver, chunk, key, i == count - 1), _empty(state)
+    )
     return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
 
 
@@ -102,7 +109,7 @@ def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Ar
     """The same, un-jitted: oracles are compiled one by one or are host kernels."""
     chunk = _empty(state)
     for _ in range(int(count)):
-        chunk = _one(problem, solver, chunk, key)
+        chunk = _one(problem, solver, chunk, key, True)
     return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -12,10 +12,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import linalg, trees
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.sets.contract import known, number
 
-LANCZOS_STEPS = 40
+LANCZOS_STEPS = 24
 
 
 class Constants(eqx.Module):
@@ -54,21 +54,28 @@ class Constants(eqx.Module):
 
 
 def estimate_constants(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
-    """mu_g and L_g from Lanczos runs on the lower Hessian at a few points.
+    """mu_g and L_g from Lanczos runs on the lower Hessian at two points.
 
     Ritz values lie inside the spectrum, and the Hessian differs elsewhere: L_g is therefore raised by a tenth.
     """
+    if problem.structure.host:  # its formulas cannot be traced; autodiff of the lower level always can
+        problem = replace(problem, structure=LowerStructure())
     flat, back = ravel_pytree(y)
 
-    def at(x: PyTree, y: PyTree, key: Array) -> tuple[Scalar, Scalar]:
+    def extremes(point: tuple[PyTree, PyTree, Array]) -> tuple[Scalar, Scalar]:
+        x, y, key = point
         hvp = problem.linearize_lower(x, y).hvp
-        matvec: Any = lambda v: ravel_pytree(hvp(back(v)))[0]  # noqa: E731
-        return linalg.extreme_eigenvalues(matvec, jnp.zeros_like(flat), key, steps=LANCZOS_STEPS)
+        return linalg.extreme_eigenvalues(
+            lambda v: ravel_pytree(hvp(back(v)))[0], jnp.zeros_like(flat), key, steps=LANCZOS_STEPS
+        )
 
+    # The second point: halfway to an extreme point of the set, and from y by the best step along the gradient.
     here, there = jax.random.split(key)
-    # A second point, halfway to where the set is extreme along a random direction and off y by one lower step.
-    memory = problem.domain.start(x)
-    far = trees.move(x, problem.domain.lmo(trees.random_like(x, there), memory)[0], jnp.asarray(0.5, flat.dtype))
-    low_1, high_1 = at(x, y, here)
-    low_2, high_2 = at(far, trees.axpy(-1 / high_1, problem.lower_grad(far, y), y), there)
-    return Constants(jnp.minimum(low_1, low_2), 1.1 * jnp.maximum(high_1, high_2), estimated=True)
+    extreme, _ = problem.domain.lmo(trees.random_like(x, there), problem.domain.start(x))
+    far = trees.move(x, extreme, jnp.asarray(0.5, flat.dtype))
+    g_y = problem.lower_grad(far, y)
+    curvature = trees.inner(g_y, problem.lower_hvp(far, y, g_y))
+    length = jnp.where(curvature > 0, trees.inner(g_y, g_y) / jnp.where(curvature > 0, curvature, 1), 0)
+    points = [(x, y, here), (far, trees.axpy(-length, g_y, y), there)]
+    lows, highs = jax.lax.map(extremes, jax.tree.map(lambda *v: jnp.stack(v), *points))
+    return Constants(jnp.min(lows), 1.1 * jnp.max(highs), estimated=True)

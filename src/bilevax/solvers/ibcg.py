@@ -107,5 +107,5 @@ class IBCG(eqx.Module):
         y_next = trees.axpy(-alpha, p.lower_grad(x_next, y), y)  # line 8: new x, old y
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, lmos=1)
-        info = Info(F, trees.gap(F, x, s), memory.error, trees.norm(residual), counts)
+        info = Info(x, F, counts, s, memory.error, residual)
         return IBCGState(x_next, y_next, w, k + 1, memory), info

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
+from bilevax import trees
 from bilevax.problem import BilevelProblem
 
 
@@ -22,17 +24,41 @@ class Counts(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What one step saw at the point it started from; only observers need it, so it is never checkpointed."""
+    """What one step saw at the point it started from; only observers need it, so it is never checkpointed.
 
+    It holds references, and scalars are computed when asked for: a compiled loop pays for none it does not keep.
+    """
+
+    x: PyTree
+    """The point the step started from."""
     direction: PyTree
     """The estimate of the gradient of ell that moved x."""
-    gap: Scalar
-    """`<direction, x - s>`, the Frank-Wolfe gap by that estimate; NaN without an lmo."""
-    lmo_error: Scalar
-    """How far from optimal `s` may be."""
-    adjoint_residual: Scalar
-    """`|H w - f_y|` for the adjoint estimate the step started from; NaN if the method keeps none."""
     counts: Counts
+    s: PyTree = None
+    """The answer of the lmo; None if the method has none."""
+    lmo_error: Scalar | float = 0.0
+    """How far from optimal `s` may be."""
+    residual: PyTree = None
+    """`H w - f_y` for the adjoint estimate the step started from; None if the method keeps none."""
+
+    @property
+    def gap(self) -> Scalar:
+        """`<direction, x - s>`, the Frank-Wolfe gap by that estimate; NaN without an lmo."""
+        return self._nan if self.s is None else trees.gap(self.direction, self.x, self.s)
+
+    @property
+    def adjoint_residual(self) -> Scalar:
+        """The norm of the residual; NaN if there is none."""
+        return self._nan if self.residual is None else trees.norm(self.residual)
+
+    @property
+    def grad_norm(self) -> Scalar:
+        """The norm of the direction."""
+        return trees.norm(self.direction)
+
+    @property
+    def _nan(self) -> Scalar:
+        return jnp.full((), jnp.nan, trees.dtype(self.direction))
 
 
 class State(Protocol):

@@ -1,0 +1,5 @@
+"""Figures and tables."""
+
+from bilevax.report.figures import plot
+
+__all__ = ["plot"]
