@@ -1,6 +1,6 @@
 """Constrained bilevel optimization: projection-free, single-loop, on JAX."""
 
-from bilevax.hypergradient import hypergradient
+from bilevax.hypergradient import exact_hypergradient
 from bilevax.loop import solve
 from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
@@ -65,9 +65,9 @@ __all__ = [
     "auto",
     "basic_metrics",
     "check_derivatives",
+    "exact_hypergradient",
     "exact_metrics",
     "gap_below",
-    "hypergradient",
     "plateau",
     "plot",
     "relative_gap",

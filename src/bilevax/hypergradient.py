@@ -174,7 +174,7 @@ class Hypergradient(NamedTuple):
     """Estimate of the gradient's own error: how much one more round of refinement changes it, plus rounding."""
 
 
-def hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None) -> Hypergradient:
+def exact_hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None) -> Hypergradient:
     """ell(x) = f(x, y*(x)) and its gradient, with both inner problems solved to the precision of the numbers.
 
     `y` and `w` are starts only.
@@ -183,7 +183,7 @@ def hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | Non
     >>> problem = bx.BilevelProblem(
     ...     lambda x, y, _: jnp.sum(y**2), lambda x, y, _: jnp.sum((y - 2 * x) ** 2), bx.Box(-1.0, 1.0)
     ... )
-    >>> bx.hypergradient(problem, jnp.array([0.5]), jnp.zeros(1)).gradient.tolist()
+    >>> bx.exact_hypergradient(problem, jnp.array([0.5]), jnp.zeros(1)).gradient.tolist()
     [4.0]
     """
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.hypergradient import hypergradient
+from bilevax.hypergradient import exact_hypergradient
 from bilevax.problem import BilevelProblem
 
 
@@ -50,10 +50,10 @@ def audit(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None
 
 
 def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None) -> Any:
-    return (hypergradient if problem.structure.host else _hypergradient)(problem, x, y, w)
+    return (exact_hypergradient if problem.structure.host else _hypergradient)(problem, x, y, w)
 
 
-_hypergradient = jax.jit(hypergradient)
+_hypergradient = jax.jit(exact_hypergradient)
 
 
 def _gap(problem: BilevelProblem, x: PyTree, gradient: PyTree, error: Scalar) -> tuple[Scalar, Scalar]:

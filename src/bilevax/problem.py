@@ -65,6 +65,25 @@ def _oracle(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(function)
+
+
+def _objective(function: Any) -> Any:
+    """Refuse what cannot be a static function, before it is stored as one."""
+    if not callable(function):
+        raise TypeError(f"upper and lower must be functions of (x, y, data), got {function!r}.")
+    try:
+        hash(function)
+    except TypeError:
+        raise TypeError(
+            f"{type(function).__name__} cannot be hashed, probably because it holds arrays; "
+            f"pass a plain function as upper or lower and put the arrays in data."
+        ) from None
+    return function
+
+
 def _like(tree: PyTree) -> trees.Shapes | None:
     return None if tree is None else trees.shapes(tree)
 
@@ -84,8 +103,8 @@ class BilevelProblem(eqx.Module):
     ... )
     """
 
-    upper: Objective = eqx.field(static=True)
-    lower: Objective = eqx.field(static=True)
+    upper: Objective = eqx.field(static=True, converter=_objective)
+    lower: Objective = eqx.field(static=True, converter=_objective)
     domain: ConvexSet = eqx.field(converter=as_set)
     data: Any = None
     sampler: Sampler | None = None
@@ -94,17 +113,6 @@ class BilevelProblem(eqx.Module):
     y_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
 
     def __check_init__(self) -> None:
-        for name in ("upper", "lower"):
-            function = getattr(self, name)
-            if not callable(function):
-                raise TypeError(f"{name} must be a function of (x, y, data), got {function!r}.")
-            try:
-                hash(function)
-            except TypeError:
-                raise TypeError(
-                    f"{name} is a {type(function).__name__} that cannot be hashed, probably because it holds arrays; "
-                    f"pass a plain function and put the arrays in data."
-                ) from None
         if not isinstance(self.structure, LowerStructure):
             raise TypeError(f"structure must be a bx.LowerStructure, got {self.structure!r}.")
 
@@ -145,18 +153,23 @@ class BilevelProblem(eqx.Module):
         return pullback
 
     @_oracle
+    def _pull_back(self, x: PyTree, y: PyTree, w: PyTree) -> tuple[PyTree, PyTree]:
+        return self._pullback(x, y)(w)
+
+    def _formula(self, name: str) -> Callable[..., PyTree] | None:
+        """A user's formula; compiled by itself where the loop is not, unless it is a host kernel."""
+        formula: Callable[..., PyTree] | None = getattr(self.structure, name)
+        return formula if formula is None or self.structure.host or not self.host else _compiled(formula)
+
     def lower_hvp(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
         """H(x, y) w."""
-        if self.structure.hvp is not None:
-            return self.structure.hvp(x, y, w, self.data)
-        return self._pullback(x, y)(w)[1]
+        formula = self._formula("hvp")
+        return self._pull_back(x, y, w)[1] if formula is None else formula(x, y, w, self.data)
 
-    @_oracle
     def lower_cross(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
         """J(x, y) w, which lives where x does."""
-        if self.structure.cross is not None:
-            return self.structure.cross(x, y, w, self.data)
-        return self._pullback(x, y)(w)[0]
+        formula = self._formula("cross")
+        return self._pull_back(x, y, w)[0] if formula is None else formula(x, y, w, self.data)
 
     def linearize_lower(self, x: PyTree, y: PyTree) -> LowerProducts:
         """Both products at (x, y); autodiff linearises the lower gradient once for all of them."""

@@ -63,7 +63,8 @@ class Custom(Schedule):
     function: Callable[[Any], Any] = eqx.field(static=True)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
-        return jnp.asarray(self.function(k))
+        # 64-bit integers, where JAX has them, so that 1 / (k + 1) is not rounded to 32 bits.
+        return jnp.asarray(self.function(k.astype(jnp.result_type(int))))
 
 
 def as_schedule(given: Any) -> Any:

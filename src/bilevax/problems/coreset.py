@@ -19,7 +19,7 @@ from bilevax.sets import Simplex
 from bilevax.theory import Constants
 
 TARGET = np.array([2.0, 2.0])
-POINTS = np.array([[0.6, 0.0, -0.6, -0.3], [0.3, 0.9, 0.3, -0.6]])
+POINTS = np.array([[0.6, 0.0, -0.6, -0.3], [0.2, 1.0, 0.3, -0.6]])
 """The four points, one per column. For both maps the nearest admissible theta is inside an edge."""
 ANGLE = np.pi / 6
 L_G = 2.0
@@ -55,8 +55,8 @@ class Toy(NamedTuple):
 
 def toy_coreset(mu_g: float = 1.0) -> Toy:
     """The toy problem; `mu_g` is 1 in the paper's first figure and 0.1 in the other two."""
-    data = {"A": linear_map(mu_g), "X": POINTS, "target": TARGET}
-    data = {name: jnp.asarray(value, float) for name, value in data.items()}
+    given = {"A": linear_map(mu_g), "X": POINTS, "target": TARGET}
+    data = {name: jnp.asarray(value, float) for name, value in given.items()}
     problem = BilevelProblem(upper, lower, Simplex(), data)
     weights, theta, value = optimum(mu_g)
     return Toy(problem, jnp.full(4, 0.25), jnp.zeros(2), Constants(mu_g, L_G), weights, theta, value)

@@ -1,6 +1,6 @@
 """One file per method."""
 
-from bilevax.solvers.auto import auto
+from bilevax.solvers.choice import auto
 from bilevax.solvers.ibcg import IBCG
 from bilevax.solvers.protocol import Counts, Info, Solver, State
 

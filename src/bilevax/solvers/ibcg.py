@@ -80,7 +80,7 @@ class IBCG(eqx.Module):
         """w_0, then `warmup` steps of lines 8 and 4 at x_0, so that the first direction is not noise."""
         w = y if self.w0 == "y0" else trees.zeros_like(y)
         k = jnp.zeros((), jnp.int32)
-        alpha, eta = self.alpha(k), self.eta(k)
+        alpha, eta = (step(k).astype(trees.dtype(x)) for step in (self.alpha, self.eta))
 
         def inner(carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
             y, w = carry
@@ -95,7 +95,7 @@ class IBCG(eqx.Module):
     def step(self, problem: BilevelProblem, state: IBCGState, key: Array) -> tuple[IBCGState, Info]:
         """Lines 4 to 8 of Algorithm 1."""
         x, y, w, k = state.x, state.y, state.w, state.k
-        gamma, eta, alpha = self.gamma(k), self.eta(k), self.alpha(k)
+        gamma, eta, alpha = (step(k).astype(trees.dtype(x)) for step in (self.gamma, self.eta, self.alpha))
         p = problem.sample(key)
 
         f_x, f_y = p.upper_grads(x, y)

@@ -1,0 +1,59 @@
+"""Imports point downward only, and importing the package has no side effects."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
+# Lowest first. A module may import its own layer (never in a circle, or Python itself would complain) and those below.
+LAYERS = [
+    ["trees", "linalg", "files", "control", "clock"],
+    ["sets", "schedules", "sampling", "problem"],
+    ["hypergradient", "theory"],
+    ["solvers"],
+    ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop"],
+    ["problems"],
+    ["report"],
+    ["experiments"],
+    ["cli", "__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bilevax":
+            parts = node.module.split(".")
+            yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        if name != "__init__":
+            yield pytest.param(path, name, id=str(path.relative_to(PACKAGE)))
+
+
+@pytest.mark.parametrize(("path", "name"), list(modules()))
+def test_imports_point_downward(path, name):
+    assert name in LEVEL, f"{name} has no layer; add it to LAYERS"
+    for used in imports_of(path):
+        if used != "__version__":
+            assert LEVEL[used] <= LEVEL[name], f"{path.name} imports {used} from a higher layer"
+
+
+def test_importing_changes_no_setting_and_draws_in_no_extra():
+    code = (
+        "import jax, sys; before = jax.config.values.copy(); import bilevax; "
+        "assert jax.config.values == before, 'a JAX setting changed'; "
+        "assert not {'matplotlib', 'pandas', 'cvxpy'} & set(sys.modules), 'an extra was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "solvers").glob("*.py")), ids=lambda path: path.name)
+def test_a_solver_is_about_a_page(path):
+    assert len(path.read_text().splitlines()) <= 130
