@@ -23,6 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--seed", type=int, default=0, help="seed of the completion problem (default: 0)")
     demo.add_argument("--steps", type=int, default=1000, help="steps on the completion problem (default: 1000)")
+    demo.add_argument("--size", type=int, default=250, help="rows and columns of the completion problem (default: 250)")
     demo.add_argument("--quiet", action="store_true", help="no progress lines")
     return parser
 
@@ -37,12 +38,13 @@ def _check_folder(folder: Path) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    if options.steps < 1 or options.seed < 0:
-        raise ValueError(f"--steps must be at least 1 and --seed at least 0, got {options.steps} and {options.seed}.")
+    for name, least in (("steps", 1), ("seed", 0), ("size", 10)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name} must be at least {least}, got {getattr(options, name)}.")
     _check_folder(options.out)
     from bilevax.experiments.demo import demo
 
-    print(demo(options.out, seed=options.seed, steps=options.steps, progress=not options.quiet))
+    print(demo(options.out, seed=options.seed, steps=options.steps, n=options.size, progress=not options.quiet))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

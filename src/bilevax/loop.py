@@ -155,9 +155,10 @@ class _Course:
         )  # fmt: skip
 
     def _row(self, seen: stepping.Seen) -> None:
-        row: Row = {"step": self.k, "seconds": self.clock.seconds}
-        row.update({name: float(value) for name, value in seen._asdict().items()})
-        row.update({n: float(v) for n, v in measures.basic_metrics(self.problem, self.state).items()})
+        tracked = measures.basic_metrics(self.problem, self.state)
+        row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(seen.gap)}
+        row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
+        row.update({name: float(getattr(seen, name)) for name in ("adjoint_residual", "grad_norm", "lmo_error")})
         row.update(self.counts)
         for extra in self.plan.metrics:
             if isinstance(extra, Mapping):

@@ -58,7 +58,7 @@ _hypergradient = jax.jit(exact_hypergradient)
 
 def _gap(problem: BilevelProblem, x: PyTree, gradient: PyTree, error: Scalar) -> tuple[Scalar, Scalar]:
     diameter = jnp.asarray(problem.domain.diameter(x).value, trees.dtype(x))
-    if not problem.domain.host and not isinstance(diameter, jax.core.Tracer) and jnp.isinf(diameter):
+    if jnp.isinf(diameter):
         return jnp.full_like(diameter, jnp.nan), jnp.full_like(diameter, jnp.nan)
     look = _best_vertex if problem.domain.host else _compiled_best_vertex
     s, lmo_error = look(problem.domain.accurate(), x, gradient)
@@ -78,14 +78,16 @@ _compiled_best_vertex = jax.jit(_best_vertex)
 
 def _mapping(problem: BilevelProblem, x: PyTree, gradient: PyTree) -> Scalar:
     try:
-        return _compiled_mapping(problem.domain, x, gradient)
+        return (_step_length if problem.domain.host else _compiled_step_length)(problem.domain, x, gradient)
     except NotImplementedError:
         return jnp.asarray(jnp.nan, trees.dtype(x))
 
 
-@jax.jit
-def _compiled_mapping(domain: Any, x: PyTree, gradient: PyTree) -> Scalar:
+def _step_length(domain: Any, x: PyTree, gradient: PyTree) -> Scalar:
     return trees.norm(trees.sub(x, domain.project(trees.sub(x, gradient))))
+
+
+_compiled_step_length = jax.jit(_step_length)
 
 
 def exact_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:

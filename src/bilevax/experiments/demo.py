@@ -10,12 +10,12 @@ from bilevax.files import write_whole
 from bilevax.report.tables import markdown
 
 
-def demo(folder: Path, *, seed: int = 0, steps: int = 1000, progress: bool = True) -> str:
+def demo(folder: Path, *, seed: int = 0, steps: int = 1000, n: int = 250, progress: bool = True) -> str:
     """Run both, save runs and pictures under `folder`, and return what to print."""
     toys = {
         config: toy.run(config, progress=progress) for config in (toy.ToyConfig(1.0, 100), toy.ToyConfig(0.1, 1000))
     }
-    config = completion.CompletionConfig(seed=seed, steps=steps)
+    config = completion.CompletionConfig(seed=seed, steps=steps, n=n)
     completed = completion.run(config, progress=progress)
 
     toy_rows = [row for key, results in toys.items() for row in toy.rows(key, results)]

@@ -66,6 +66,9 @@ class VertexHull(ConvexSet):
         """On the host: the largest coordinate error of the best convex combination, by a linear program."""
         points = np.stack([np.asarray(flat(p)[0]) for p in self._each()]).astype(float)
         target = np.asarray(flat(x)[0], float)
+        if not np.all(np.isfinite(target)):
+            nowhere = jnp.asarray(np.inf)
+            return [Condition("it has a NaN or infinite coordinate", nowhere, nowhere)]
         n, d = points.shape
         column = np.ones((d, 1))
         program = scipy.optimize.linprog(
@@ -249,7 +252,7 @@ def as_set(given: Any) -> ConvexSet:
     """A `ConvexSet` from a set, from any object with an `lmo(direction) -> s`, or from such a function."""
     if isinstance(given, ConvexSet):
         return given
-    if hasattr(given, "lmo"):
+    if hasattr(given, "lmo") and not isinstance(given, type):
         width = getattr(given, "diameter", np.nan)
         return UserSet(
             given.lmo,

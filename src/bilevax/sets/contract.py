@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -113,9 +114,9 @@ class ConvexSet(eqx.Module):
         """The same set with its oracle as exact as the precision allows."""
         return self
 
-    def tolerance(self, like: PyTree) -> float:
+    def tolerance(self, like: PyTree) -> Scalar | float:
         """How far outside rounding may leave a point: the square root of the precision, times the scale."""
-        return float(jnp.sqrt(jnp.finfo(trees.dtype(like)).eps)) * float(self.scale())
+        return math.sqrt(float(jnp.finfo(trees.dtype(like)).eps)) * self.scale()
 
     def contains(self, x: PyTree, tol: float | None = None) -> Array:
         """Whether every constraint holds up to `tol`, by default up to rounding."""
@@ -124,7 +125,7 @@ class ConvexSet(eqx.Module):
 
     def violations(self, x: PyTree) -> str:
         """The violated constraints in words, for messages; empty inside the set."""
-        limit = self.tolerance(x)
+        limit = float(self.tolerance(x))
         broken = [c for c in self.conditions(x) if not float(c.excess) <= limit]
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -116,7 +118,7 @@ class Spectraplex(_Spectral):
 
     def check_like(self, like: PyTree) -> None:
         n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
-        if known((self.trace, self.eps)) and n * float(self.eps) > float(self.trace):
+        if known((self.trace, self.eps)) and n * float(self.eps) > float(self.trace) * (1 + 1e-12):
             raise ValueError(
                 f"{self!r} is empty for {n} x {n} matrices: {n} * eps = {n * float(self.eps):g} exceeds the trace; "
                 f"take eps at most {float(self.trace) / n:g}."
@@ -127,7 +129,7 @@ class Spectraplex(_Spectral):
 
     def _room(self, n: int) -> Scalar | float:
         """The trace left after `eps I`."""
-        return self.trace - n * self.eps
+        return jnp.maximum(self.trace - n * self.eps, 0)
 
     def start(self, like: PyTree) -> Memory:
         matrix, _ = _matrix(self, like, square=True)
@@ -172,4 +174,4 @@ class Spectraplex(_Spectral):
 
     def diameter(self, like: PyTree) -> Diameter:
         n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
-        return Diameter(self._room(n) * (np.sqrt(2.0) if n > 1 else 1.0), True)
+        return Diameter(self._room(n) * (math.sqrt(2.0) if n > 1 else 1.0), True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -72,7 +73,7 @@ class Simplex(_Radius):
         ]
 
     def diameter(self, like: PyTree) -> Diameter:
-        return Diameter(np.sqrt(2.0) * self.radius if trees.size(like) > 1 else 0.0, True)
+        return Diameter(math.sqrt(2.0) * self.radius if trees.size(like) > 1 else 0.0, True)
 
 
 class UnitSimplex(_Radius):
@@ -97,13 +98,15 @@ class UnitSimplex(_Radius):
         ]
 
     def diameter(self, like: PyTree) -> Diameter:
-        return Diameter(self.radius * (np.sqrt(2.0) if trees.size(like) > 1 else 1.0), True)
+        return Diameter(self.radius * (math.sqrt(2.0) if trees.size(like) > 1 else 1.0), True)
 
 
 def _project_simplex(values: Array, total: Scalar | float) -> Array:
     # Adding a constant to every entry changes nothing, and partial sums of entries below zero do not cancel.
+    # optax divides by an integer range, which strict promotion refuses and 64-bit mode widens.
     with jax.numpy_dtype_promotion("standard"):
-        return projections.projection_simplex(values - jnp.max(values), total)
+        projected = projections.projection_simplex(values - jnp.max(values), total).astype(values.dtype)
+    return jnp.where(jnp.asarray(total) > 0, projected, 0)
 
 
 def project_below(values: Array, total: Scalar | float) -> Array:
@@ -144,8 +147,10 @@ class L2Ball(_Radius):
     def project(self, x: PyTree) -> PyTree:
         values, back = flat(x)
         unit = direction_unit(values)
-        size = jnp.linalg.norm(values / unit) * unit
-        return back(values * (self.radius / jnp.maximum(size, self.radius)))
+        scaled = values / unit
+        size = jnp.linalg.norm(scaled)
+        outside = size > self.radius / unit
+        return back(jnp.where(outside, self.radius * (scaled / jnp.where(outside, size, 1)), values))
 
     def conditions(self, x: PyTree) -> list[Condition]:
         size = trees.norm(x)
@@ -169,11 +174,15 @@ class LInfBall(_Radius):
         return [Condition("its largest magnitude is {:.6g}", largest, largest - self.radius)]
 
     def diameter(self, like: PyTree) -> Diameter:
-        return Diameter(2.0 * self.radius * np.sqrt(trees.size(like)), True)
+        return Diameter(2.0 * self.radius * math.sqrt(trees.size(like)), True)
 
 
 def _bound(value: Any) -> Any:
     return jax.tree.map(number, value)
+
+
+def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree)
 
 
 class Box(ConvexSet):
@@ -188,8 +197,7 @@ class Box(ConvexSet):
     def __check_init__(self) -> None:
         if not known((self.lower, self.upper)):
             return
-        for low, high in zip(jax.tree.leaves(self.lower), jax.tree.leaves(self.upper), strict=False):
-            low, high = np.asarray(low), np.asarray(high)
+        for low, high in self._pairs():
             if np.any(np.isnan(low)) or np.any(np.isnan(high)) or np.any(np.isposinf(low)) or np.any(np.isneginf(high)):
                 raise ValueError(
                     "Box: a bound is NaN, or infinite on the wrong side; give lower < inf and upper > -inf."
@@ -207,6 +215,22 @@ class Box(ConvexSet):
             return f"{float(leaves[0]):g}" if scalar else "<array>"
 
         return f"Box({brief(self.lower)}, {brief(self.upper)})"
+
+    def _pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Lower and upper bound of each part; a single number stands for all parts."""
+        (lows, low_shape), (highs, high_shape) = _flatten(self.lower), _flatten(self.upper)
+        if len(lows) == 1 and np.ndim(lows[0]) == 0:
+            lows = lows * len(highs)
+        elif len(highs) == 1 and np.ndim(highs[0]) == 0:
+            highs = highs * len(lows)
+        elif low_shape != high_shape:
+            raise ValueError("Box: lower and upper have different structures; give two trees alike, or single numbers.")
+        try:
+            spread = [np.broadcast_arrays(low, high) for low, high in zip(lows, highs, strict=True)]
+        except ValueError:
+            shapes = [(np.shape(low), np.shape(high)) for low, high in zip(lows, highs, strict=True)]
+            raise ValueError(f"Box: lower and upper have shapes {shapes} that do not fit each other.") from None
+        return [(low, high) for low, high in spread]
 
     def _spread(self, bound: PyTree, like: PyTree) -> PyTree:
         leaves = jax.tree.leaves(bound)
