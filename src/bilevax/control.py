@@ -13,7 +13,7 @@ Carry = TypeVar("Carry")
 
 def repeat(count: Int[Array, ""] | int, body: Callable[[Carry], Carry], carry: Carry, *, host: bool = False) -> Carry:
     """Apply `body` `count` times."""
-    if host:
+    if host and not isinstance(count, jax.core.Tracer):
         for _ in range(int(count)):
             carry = body(carry)
         return carry

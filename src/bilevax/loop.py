@@ -143,16 +143,28 @@ class _Course:
             self._row(self._call(1, self.state)[0].seen)
         if self.progress:
             self.progress.close(self.k, self.trace.last, stop.status.name)
-        x, y = self.state.x, self.state.y
         return Result(
-            x, y, stop.status, stop.message + self.unverified, self.k, self.clock.seconds, self.clock.compiling,
-            self.trace, self.state, self.problem, self.solver,
-        )  # fmt: skip
+            x=self.state.x,
+            y=self.state.y,
+            status=stop.status,
+            message=stop.message + self.unverified,
+            steps=self.k,
+            seconds=self.clock.seconds,
+            compile_seconds=self.clock.compiling,
+            trace=self.trace,
+            state=self.state,
+            problem=self.problem,
+            solver=self.solver,
+        )
 
     def _call(self, count: int, state: Any) -> tuple[stepping.Chunk, float]:
-        return self.clock.call(
-            self.advance, self.problem, self.solver, state, self.key, np.asarray(count, np.int32)
-        )  # fmt: skip
+        return self.clock.call(self.advance, self.problem, self.solver, state, self.key, np.asarray(count, np.int32))
+
+    def _accept(self, chunk: stepping.Chunk, count: int) -> None:
+        self.state = chunk.state
+        self.k += count
+        for name in COUNTS:
+            self.counts[name] += int(getattr(chunk.counts, name))
 
     def _row(self, seen: stepping.Seen) -> None:
         tracked = measures.basic_metrics(self.problem, self.state)
@@ -165,6 +177,9 @@ class _Course:
                 found = {n: f(self.state.x, self.state.y, self.problem.data) for n, f in extra.items()}
             else:
                 found = dict(extra(self.problem, self.state))
+            taken = sorted(set(row) & set(found))
+            if taken:
+                raise ValueError(f"solve: a metric is named {taken[0]!r}, which the trace already has; rename it.")
             row.update({n: float(v) for n, v in found.items()})
         self.trace.append(row)
         for observe in self.plan.observers:
@@ -190,7 +205,7 @@ class _Course:
 
     def _verified(self, claim: Stop) -> Stop | None:
         """Grant `CONVERGED` only if the gap with both inner problems solved, plus its error, passes too."""
-        if self.k < self.verify_after:
+        if self.k < min(self.verify_after, self.plan.steps):
             return None
         true = measures.audit(self.problem, self.state.x, self.state.y, getattr(self.state, "w", None))
         bounded = not np.isnan(float(true.gap))
@@ -213,10 +228,7 @@ class _Course:
             self.clock.seconds += seconds
             if not bool(chunk.finite):
                 return self._nonfinite(count)
-            self.state = chunk.state
-            self.k += count
-            for name in COUNTS:
-                self.counts[name] += int(getattr(chunk.counts, name))
+            self._accept(chunk, count)
             if self.progress:
                 self.progress.show(self.k, self.trace.last)
             if self.k >= goal:
@@ -233,8 +245,7 @@ class _Course:
             chunk, _ = self._call(1, self.state)
             if not bool(chunk.finite):
                 break
-            self.state = chunk.state
-            self.k += 1
+            self._accept(chunk, 1)
         return Stop(Status.NONFINITE, f"step {self.k} made {_culprit(chunk)} non-finite; the state before it is kept")
 
 

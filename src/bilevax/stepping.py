@@ -39,7 +39,7 @@ def run(
     >>> jax.vmap(end)(jnp.array([0.01, 0.02])).shape
     (2, 3)
     """
-    if problem.host:
+    if not problem.domain.traceable or problem.structure.host:
         raise ValueError(
             f"run: {problem.domain!r} or the lower structure steps on the host and cannot be traced; use solve."
         )

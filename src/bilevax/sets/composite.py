@@ -128,6 +128,10 @@ class Product(ConvexSet):
     def host(self) -> bool:
         return any(part.host for part in self._leaves())
 
+    @property
+    def traceable(self) -> bool:
+        return all(part.traceable for part in self._leaves())
+
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self._leaves()))})"
 

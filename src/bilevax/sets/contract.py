@@ -75,8 +75,13 @@ class ConvexSet(eqx.Module):
 
     @property
     def host(self) -> bool:
-        """Whether `lmo` runs on the host and cannot be compiled."""
+        """Whether `lmo` runs on the host, so that `solve` steps there too."""
         return False
+
+    @property
+    def traceable(self) -> bool:
+        """Whether `lmo` may stand in compiled code, as `run` needs; small host oracles can, through a callback."""
+        return not self.host
 
     @abc.abstractmethod
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
