@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, PyTree
@@ -124,6 +125,9 @@ class _Course:
         self.solver, preparing = self.clock.call(prepare, problem, solver, x, y, key)
         (self.state, counts), warming = self.clock.call(init, problem, self.solver, x, y)
         self.clock.seconds += preparing + warming
+        self.spoiled = not bool(trees.all_finite((self.state.x, self.state.y)))
+        if self.spoiled:
+            self.state = eqx.tree_at(lambda s: (s.x, s.y), self.state, (x, y))
         self.counts = {name: int(getattr(counts, name)) for name in COUNTS}
         self.k = 0
         self.verify_after = 0
@@ -138,7 +142,10 @@ class _Course:
             # The next step is taken now, for what it sees at the present point, and used below if the run goes on.
             ahead, seconds = self._call(1, self.state)
             self._row(ahead.seen)
-            stop = self._stop(interrupt) or self._steps_to_next_row(ahead, seconds, interrupt)
+            if self.spoiled:
+                stop = Stop(Status.NONFINITE, "the warm-up made y non-finite; the start is kept")
+            else:
+                stop = self._stop(interrupt) or self._steps_to_next_row(ahead, seconds, interrupt)
         if self.trace.last["step"] < self.k:
             self._row(self._call(1, self.state)[0].seen)
         if self.progress:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from pathlib import Path
@@ -39,9 +40,16 @@ def save(path: str | Path, config: dict[str, Any], trace: Trace) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give the path of a folder for the run.")
     trace.to_csv(folder / TRACE)
-    contents = {"format": FORMAT, **machine(), **config}
-    write_whole(folder / CONFIG, lambda stream: json.dump(contents, stream, indent=2))
+    contents = _finite({"format": FORMAT, **machine(), **config})
+    write_whole(folder / CONFIG, lambda stream: json.dump(contents, stream, indent=2, allow_nan=False))
     return folder
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity; they become null."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def load(path: str | Path) -> tuple[dict[str, Any], Trace]:

@@ -85,9 +85,11 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
     def look() -> Seen:
         return Seen(info.gap, jnp.asarray(info.lmo_error, info.gap.dtype), info.adjoint_residual, info.grad_norm)
 
+    # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
+    finite = chunk.finite & jnp.isfinite(trees.total(info.direction))
     # Reductions are a good part of a small step, and only those of a chunk's last step are ever read.
     seen = jax.lax.cond(last, look, lambda: chunk.seen) if isinstance(last, jax.Array) else look()
-    return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), chunk.finite)
+    return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
 
 
 def _empty(state: Any) -> Chunk:
@@ -102,7 +104,7 @@ def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, cou
     chunk = jax.lax.fori_loop(
         0, count, lambda i, chunk: _one(problem, solver, chunk, key, i == count - 1), _empty(state)
     )
-    return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
+    return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
 
 
 def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
@@ -110,7 +112,7 @@ def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Ar
     chunk = _empty(state)
     for _ in range(int(count)):
         chunk = _one(problem, solver, chunk, key, True)
-    return chunk._replace(finite=trees.all_finite((chunk.state.x, chunk.state.y, chunk.seen.grad_norm)))
+    return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
 
 
 @jax.jit

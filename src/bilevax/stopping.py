@@ -86,7 +86,7 @@ def plateau(column: str = "gap", *, rows: int = 20, ratio: float = 1e-3) -> Rule
 
 def as_stop(verdict: Any, rule: Any) -> Stop | None:
     """A user's rule may also answer True, which stops, or a status."""
-    if verdict is None or verdict is False:
+    if verdict is None or (isinstance(verdict, (bool, np.bool_)) and not verdict):
         return None
     if isinstance(verdict, Stop):
         return verdict

@@ -136,6 +136,11 @@ def norm(x: PyTree) -> Scalar:
     return jnp.sqrt(inner(x, x))
 
 
+def total(x: PyTree) -> Scalar:
+    """The sum of all entries."""
+    return functools.reduce(jnp.add, [jnp.sum(leaf) for leaf in jax.tree.leaves(x)])
+
+
 def zeros_like(x: PyTree) -> PyTree:
     """Zeros of the same structure."""
     return jax.tree.map(jnp.zeros_like, x)

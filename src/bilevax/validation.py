@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem, check_derivatives, formulas
+from bilevax.sets import UserSet
 
 _NUMPY_INSIDE = (
     jax.errors.TracerArrayConversionError,
@@ -38,12 +40,14 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
     if not isinstance(problem, BilevelProblem):
         raise TypeError(f"solve: the first argument must be a bx.BilevelProblem, got {type(problem).__name__}.")
     x, y = _start("x0", x0, problem.x_like), _start("y0", y0, problem.y_like)
+    dtype = trees.shapes(problem.x_like if x is None else x).leaves[0].dtype
+    problem = replace(problem, domain=trees.cast(problem.domain, dtype))
     if x is None:
         problem.domain.check_like(problem.x_like)
-        x = trees.cast(problem.domain.vertex(problem.x_like), trees.dtype(problem.x_like))
+        x = problem.domain.vertex(problem.x_like)
     if y is None:
         y = problem.y_like.zeros()  # type: ignore[union-attr]
-    if trees.dtype(x) != trees.dtype(y) or len({v.dtype for v in jax.tree.leaves((x, y))}) > 1:
+    if len({v.dtype for v in jax.tree.leaves((x, y))}) > 1:
         kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.names(x, "x0") + trees.names(y, "y0"))
         raise TypeError(f"solve: x0 and y0 must share one precision, got {kinds}; cast them to the same dtype.")
     _check_data(problem.data)
@@ -73,6 +77,8 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
                 f"solve: no {name} and no {letter}_like: give a start, or BilevelProblem(..., {letter}_like=) "
                 f"with the shapes of {letter} (arrays or jax.ShapeDtypeStruct)."
             )
+        for where, leaf in trees.names(jax.tree.unflatten(like.structure, like.leaves), f"{name[0]}_like"):
+            _check_dtype(where, leaf.dtype)
         return None
     if not jax.tree.leaves(given):
         raise ValueError(f"{name} holds no arrays; give a pytree with at least one.")
@@ -93,9 +99,14 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
 def _check_leaf(where: str, leaf: Any) -> None:
     if isinstance(leaf, float):
         return
-    kind = getattr(leaf, "dtype", None)
-    if kind is None:
+    if getattr(leaf, "dtype", None) is None:
         raise TypeError(f"{where} is a {type(leaf).__name__}, not an array of floats; convert it with jnp.asarray.")
+    _check_dtype(where, leaf.dtype)
+    if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
+        raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
+
+
+def _check_dtype(where: str, kind: Any) -> None:
     if jnp.issubdtype(kind, jnp.complexfloating):
         raise TypeError(f"{where} is complex ({kind}); bilevax works on real arrays: split real and imaginary parts.")
     if not jnp.issubdtype(kind, jnp.floating):
@@ -104,8 +115,6 @@ def _check_leaf(where: str, leaf: Any) -> None:
         raise TypeError(_no_64_bit(where))
     if kind not in (np.float32, np.float64):
         raise TypeError(f"{where} has dtype {kind}; bilevax works in float32 and float64.")
-    if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
-        raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
 
 
 def _no_64_bit(where: str) -> str:
@@ -190,17 +199,22 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
             f"{name} moves by linear minimization and {problem.domain!r} is unbounded; "
             f"bound it, or use a projected method."
         )
-    look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
     try:
+        if isinstance(problem.domain, UserSet):  # what it answers is converted to the structure of x only if it has it
+            look = problem.domain.oracle
+        else:
+            look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
         s = look(trees.zeros_like(x)) if problem.domain.host else jax.eval_shape(look, x)
     except _NUMPY_INSIDE as error:
         raise TypeError(
             f"the lmo of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it with "
             f"jax.numpy, or wrap it as bx.UserSet(lmo, host=True) to run it on the host."
         ) from error
-    if trees.shapes(s) != trees.shapes(x):
+    got, wanted = trees.shapes(s), trees.shapes(x)
+    if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
+        kinds = _kinds(s) if got.structure == wanted.structure else f"{got.structure}"
         raise ValueError(
-            f"the lmo of {problem.domain!r} returned {_kinds(s)} for a direction of {_kinds(x)}; it must match x."
+            f"the lmo of {problem.domain!r} returned {kinds} for a direction of {_kinds(x)}; it must match x."
         )
 
 

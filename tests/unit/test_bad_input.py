@@ -165,9 +165,9 @@ def test_functions_must_be_callable_and_hashable():
         def __call__(self, x, y, data):
             return jnp.sum(y)
 
-    with pytest.raises(TypeError, match=r"upper is a Unhashable that cannot be hashed.*arrays in data"):
+    with pytest.raises(TypeError, match=r"Unhashable.* cannot be hashed.*arrays in data"):
         problem(upper=Unhashable())
-    with pytest.raises(TypeError, match=r"lower must be a function of \(x, y, data\), got 3"):
+    with pytest.raises(TypeError, match=r"lower must be .*of \(x, y, data\), got 3"):
         problem(lower=3)
     with pytest.raises(TypeError, match=r"structure must be a bx\.LowerStructure"):
         problem(structure={"hvp": lower})

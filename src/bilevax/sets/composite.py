@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+import scipy.spatial.distance
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
@@ -86,12 +87,11 @@ class VertexHull(ConvexSet):
         return [jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), self.points) for i in range(count)]
 
     def diameter(self, like: PyTree) -> Diameter:
-        rows = jnp.concatenate(
-            [jnp.asarray(v, trees.dtype(like)).reshape(v.shape[0], -1) for v in jax.tree.leaves(self.points)], axis=1
-        )
-        if rows.shape[0] <= 1000:
-            return Diameter(jnp.max(jax.lax.map(lambda r: jnp.max(jnp.linalg.norm(rows - r, axis=1)), rows)), True)
-        return Diameter(2.0 * jnp.max(jnp.linalg.norm(rows - jnp.mean(rows, axis=0), axis=1)), False)
+        rows = [v.reshape(v.shape[0], -1) for v in jax.tree.leaves(self.points)]
+        if known(self.points) and rows[0].shape[0] <= 5000:
+            return Diameter(float(scipy.spatial.distance.pdist(np.hstack(rows)).max(initial=0.0)), True)
+        stacked = jnp.concatenate([jnp.asarray(v, trees.dtype(like)) for v in rows], axis=1)
+        return Diameter(2.0 * jnp.max(jnp.linalg.norm(stacked - jnp.mean(stacked, axis=0), axis=1)), False)
 
 
 def _is_set(node: Any) -> bool:

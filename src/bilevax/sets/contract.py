@@ -125,13 +125,15 @@ class ConvexSet(eqx.Module):
 
     def contains(self, x: PyTree, tol: float | None = None) -> Array:
         """Whether every constraint holds up to `tol`, by default up to rounding."""
-        limit = self.tolerance(x) if tol is None else tol
-        return jnp.all(jnp.stack([jnp.asarray(c.excess <= limit) for c in self.conditions(x)]))
+        own = trees.cast(self, trees.dtype(x))
+        limit = own.tolerance(x) if tol is None else tol
+        return jnp.all(jnp.stack([jnp.asarray(c.excess <= limit) for c in own.conditions(x)]))
 
     def violations(self, x: PyTree) -> str:
         """The violated constraints in words, for messages; empty inside the set."""
-        limit = float(self.tolerance(x))
-        broken = [c for c in self.conditions(x) if not float(c.excess) <= limit]
+        own = trees.cast(self, trees.dtype(x))
+        limit = float(own.tolerance(x))
+        broken = [c for c in own.conditions(x) if not float(c.excess) <= limit]
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
 
 

@@ -1,0 +1,200 @@
+"""Entries with a cap and a total: fractional choices of k out of n, and their signed version."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, exact, flat, known, number
+
+
+def _fill(total: Scalar, cap: Scalar, n: int) -> Array:
+    """The amounts cap, ..., cap, remainder, 0, ..., 0 that make up the total."""
+    return jnp.clip(total - cap * jnp.arange(n, dtype=total.dtype), 0, cap)
+
+
+class CappedSimplex(ConvexSet):
+    """Entries `0 <= x <= cap` that sum to the total; `at_most`: to no more, `at_least`: to no less.
+
+    `lmo` fills the smallest entries of the direction up to the cap until the total is reached. `project` is
+    `clip(x - tau, 0, cap)` with an exact `tau`.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> some = bx.CappedSimplex(1.5)
+    >>> direction = jnp.array([3.0, -1.0, 2.0])
+    >>> some.lmo(direction, some.start(direction))[0].tolist()
+    [0.0, 1.0, 0.5]
+    """
+
+    total: Scalar | float = eqx.field(converter=number)
+    cap: Scalar | float = eqx.field(converter=number, default=1.0)
+    at_most: bool = eqx.field(static=True, default=False, kw_only=True)
+    at_least: bool = eqx.field(static=True, default=False, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "cap")
+        if known(self.total) and not (np.ndim(self.total) == 0 and np.isfinite(self.total) and self.total >= 0):
+            raise ValueError(
+                f"CappedSimplex: total must be one finite number >= 0, got {np.asarray(self.total).tolist()}."
+            )
+        if self.at_most and self.at_least:
+            raise ValueError("CappedSimplex: at_most and at_least exclude each other; leave both out for a fixed sum.")
+
+    def __repr__(self) -> str:
+        flag = ", at_most=True" if self.at_most else ", at_least=True" if self.at_least else ""
+        if not known((self.total, self.cap)):
+            return "CappedSimplex"
+        return f"CappedSimplex(total={float(self.total):g}, cap={float(self.cap):g}{flag})"
+
+    def check_like(self, like: PyTree) -> None:
+        if self.at_most or not known((self.total, self.cap)):
+            return
+        n, total = trees.size(like), float(self.total)
+        largest = n * float(self.cap)
+        # Two rounded numbers may miss n * cap = total by their last digits.
+        if total > largest * (1 + 4 * float(jnp.finfo(jnp.result_type(self.total)).eps)):
+            raise ValueError(
+                f"{self!r} is empty for {n} entries: the largest possible total is {n} * cap = {largest:g}; "
+                f"take a smaller total or a larger cap."
+            )
+
+    def scale(self) -> Scalar | float:
+        # The sum of k entries is known to about sqrt(k) roundings of one of them. No entry exceeds a total below
+        # the cap, unless the total is only a lower limit.
+        small = self.cap if self.at_least else jnp.where(jnp.asarray(self.total) > 0, self.total, self.cap)
+        return jnp.where(jnp.asarray(self.total) > self.cap, jnp.sqrt(self.total * self.cap), small)
+
+    def _numbers(self, dtype: Any) -> tuple[Array, Array]:
+        return jnp.asarray(self.total, dtype), jnp.asarray(self.cap, dtype)
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        values, back = flat(direction)
+        total, cap = self._numbers(values.dtype)
+        order = jnp.argsort(values)
+        ascending, amounts = values[order], _fill(total, cap, values.size)
+        if self.at_most:
+            amounts = jnp.where(ascending < 0, amounts, 0)
+        if self.at_least:
+            amounts = jnp.where(ascending < 0, cap, amounts)
+        return back(jnp.zeros_like(values).at[order].set(amounts)), exact(memory)
+
+    def project(self, x: PyTree) -> PyTree:
+        values, back = flat(x)
+        total, cap = self._numbers(values.dtype)
+        projected = _project_capped(values, total, cap)
+        if self.at_most or self.at_least:
+            clipped = jnp.clip(values, 0, cap)
+            reached = jnp.sum(clipped)
+            projected = jnp.where(reached <= total if self.at_most else reached >= total, clipped, projected)
+        return back(projected)
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        values, _ = flat(x)
+        total, cap = self._numbers(values.dtype)
+        reached, least, largest = jnp.sum(values), jnp.min(values), jnp.max(values)
+        over = reached - total
+        excess = over if self.at_most else -over if self.at_least else jnp.abs(over)
+        return [
+            Condition("its entries sum to {:.6g}", reached, excess),
+            Condition("its smallest entry is {:.6g}", least, -least),
+            Condition("its largest entry is {:.6g}", largest, largest - cap),
+        ]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        n = trees.size(like)
+        total, cap = self._numbers(trees.dtype(like))
+        if not (self.at_most or self.at_least):
+            # All vertices are permutations of one vector, hence of one norm; the smallest inner product of two of
+            # them is the one in opposite order.
+            amounts = _fill(total, cap, n)
+            return Diameter(jnp.linalg.norm(amounts - amounts[::-1]), True)
+        # x -> cap - x turns "at least" into "at most". There, lowering the smaller of two entries that share a place
+        # moves the points apart, so the supports are disjoint; the k-th entry of a support adds less and less, so
+        # they are of equal size, up to one.
+        amounts = _fill(total if self.at_most else n * cap - total, cap, n)
+        return Diameter(jnp.sqrt(jnp.sum(amounts[: n // 2] ** 2) + jnp.sum(amounts[: n - n // 2] ** 2)), True)
+
+
+def _project_capped(values: Array, total: Array, cap: Array) -> Array:
+    """`clip(values - tau, 0, cap)` with the sum `total`."""
+    # The first search finds tau up to the rounding of the values. Seen from there, entries that matter are no larger
+    # than the answer, and the second search is exact on that scale: a common offset of 1e8 costs no digits.
+    shifted = values - _bracket(values, total, cap)[1]
+    low, high = _bracket(shifted, total, cap)
+    between, full = (shifted - cap <= low) & (shifted >= high), shifted - cap >= high
+    count = jnp.sum(between, dtype=values.dtype)
+    missing = jnp.sum(jnp.where(between, shifted, 0)) + (cap * jnp.sum(full, dtype=values.dtype) - total)
+    tau = jnp.clip(missing / jnp.maximum(count, 1), low, high)
+    return jnp.clip(shifted - tau, 0, cap)
+
+
+def _bracket(values: Array, total: Array, cap: Array) -> tuple[Array, Array]:
+    """Neighbouring breakpoints of `t -> sum(clip(values - t, 0, cap))` between which it passes the total."""
+    lowest = jnp.full((1,), -jnp.inf, values.dtype)
+    edges = jnp.concatenate([lowest, jnp.sort(jnp.concatenate([values, values - cap]))])
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) // 2
+        enough = jnp.sum(jnp.clip(values - edges[middle], 0, cap)) >= total
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    # Sums at single breakpoints, where prefix sums over all of them would cancel.
+    last = edges.size - 1
+    ends = jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32)
+    low, high = jax.lax.fori_loop(0, last.bit_length(), halve, ends)
+    return edges[low], edges[high]
+
+
+class KSparse(ConvexSet):
+    """The convex hull of vectors with k entries `+-radius`: `|x|_inf <= radius`, `|x|_1 <= k radius`.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> pair = bx.KSparse(2)
+    >>> direction = jnp.array([3.0, -1.0, -2.0])
+    >>> pair.lmo(direction, pair.start(direction))[0].tolist()
+    [-1.0, 0.0, 1.0]
+    """
+
+    k: int = eqx.field(static=True, converter=lambda k: int(k) if isinstance(k, np.integer) else k)
+    radius: Scalar | float = eqx.field(converter=number, default=1.0)
+
+    def __check_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
+            raise ValueError(f"KSparse: k must be a positive whole number, got {self.k!r}.")
+        check_positive(self, "radius")
+
+    def __repr__(self) -> str:
+        return f"KSparse(k={self.k}, radius={float(self.radius):g})" if known(self.radius) else f"KSparse(k={self.k})"
+
+    def scale(self) -> Scalar | float:
+        return math.sqrt(self.k) * self.radius
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        values, back = flat(direction)
+        _, largest = jax.lax.top_k(jnp.abs(values), min(self.k, values.size))
+        s = jnp.zeros_like(values).at[largest].set(-self.radius * jnp.sign(values[largest]))
+        return back(s), exact(memory)
+
+    def project(self, x: PyTree) -> PyTree:
+        values, back = flat(x)
+        sizes = CappedSimplex(self.k * self.radius, self.radius, at_most=True).project(jnp.abs(values))
+        return back(jnp.sign(values) * sizes)
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        sizes = jnp.abs(flat(x)[0])
+        largest, total = jnp.max(sizes), jnp.sum(sizes)
+        return [
+            Condition("its largest magnitude is {:.6g}", largest, largest - self.radius),
+            Condition("its l1 norm is {:.6g}", total, total - self.k * self.radius),
+        ]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        return Diameter(2.0 * self.radius * math.sqrt(min(self.k, trees.size(like))), True)

@@ -1,0 +1,259 @@
+"""Sets whose oracle is a program on the host: an assignment for doubly stochastic matrices, an LP for polytopes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+from jaxtyping import Array, PyTree
+
+from bilevax import trees
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat, known
+from bilevax.sets.spectral import _matrix
+
+Kernel = Callable[[np.ndarray], tuple[np.ndarray, float]]
+
+
+class _HostSet(ConvexSet):
+    """An oracle in numpy and scipy: called directly on values, through a callback inside compiled code."""
+
+    @property
+    def host(self) -> bool:
+        return True
+
+    @property
+    def traceable(self) -> bool:
+        return True
+
+
+def _call(kernel: Kernel, values: Array) -> tuple[Array, Array]:
+    """The answer of a kernel and its error, in the precision of the direction."""
+
+    # Nothing of JAX may run in here: a callback that waits for JAX can wait forever.
+    def safe(direction: Any) -> tuple[np.ndarray, np.ndarray]:
+        given = np.asarray(direction)
+        largest = np.max(np.abs(given), initial=0)
+        if np.isfinite(largest):
+            # Dividing by the largest magnitude keeps tiny and huge directions away from the program's tolerances.
+            unit = np.float64(largest) or np.float64(1)
+            s, error = kernel(given.astype(np.float64) / unit)
+            error = error * unit
+        else:  # as the sets in compiled code do: the loop then says at which step the numbers were lost
+            s, error = np.full(given.shape, np.nan), np.nan
+        return s.astype(given.dtype), np.asarray(error, given.dtype)
+
+    if known(values):
+        s, error = safe(values)
+        return jnp.asarray(s), jnp.asarray(error)
+    like = jax.ShapeDtypeStruct(values.shape, values.dtype), jax.ShapeDtypeStruct((), values.dtype)
+    return jax.pure_callback(safe, like, values, vmap_method="sequential")
+
+
+def _permutation(direction: np.ndarray) -> tuple[np.ndarray, float]:
+    s = np.zeros_like(direction)
+    s[scipy.optimize.linear_sum_assignment(direction)] = 1.0
+    return s, 0.0
+
+
+class Birkhoff(_HostSet):
+    """Doubly stochastic n x n matrices: entries >= 0, rows and columns that sum to 1.
+
+    `lmo` is the permutation of an optimal assignment, found on the host.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> direction = jnp.array([[3.0, 1.0], [1.0, 0.0]])
+    >>> bx.Birkhoff().lmo(direction, bx.Birkhoff().start(direction))[0].tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+
+    def __repr__(self) -> str:
+        return "Birkhoff()"
+
+    def check_like(self, like: PyTree) -> None:
+        _matrix(self, trees.shapes(like).zeros(), square=True)
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        matrix, structure = _matrix(self, direction, square=True)
+        s, error = _call(_permutation, matrix)
+        return jax.tree.unflatten(structure, [s]), Memory(memory.warm, error)
+
+    def vertex(self, like: PyTree) -> PyTree:
+        # The centre: no pairing is preferred.
+        return jax.tree.map(lambda v: jnp.full_like(v, 1.0 / v.shape[0]), trees.shapes(like).zeros())
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        matrix, _ = _matrix(self, x, square=True)
+        least = jnp.min(matrix)
+        sums = [jnp.sum(matrix, axis=1), jnp.sum(matrix, axis=0)]
+        rows, columns = (each[jnp.argmax(jnp.abs(each - 1))] for each in sums)
+        return [
+            Condition("a row sums to {:.6g}", rows, jnp.abs(rows - 1)),
+            Condition("a column sums to {:.6g}", columns, jnp.abs(columns - 1)),
+            Condition("its smallest entry is {:.6g}", least, -least),
+        ]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        # Two permutations without a common one; a 1 x 1 matrix leaves no choice.
+        return Diameter(jnp.sqrt(jnp.asarray(2 * n if n > 1 else 0, trees.dtype(like))), True)
+
+
+class _Rows(NamedTuple):
+    """Constraints `matrix @ x` against `right`, each row of length one so that an excess is a distance."""
+
+    matrix: np.ndarray
+    right: np.ndarray
+
+
+def _read(matrix: Any, right: Any, first: str, second: str) -> _Rows | None:
+    """Checked copies, or None where nothing was given."""
+    if (matrix is None) != (right is None):
+        raise ValueError(f"Polytope: give {first} and {second} together, or neither.")
+    if matrix is None:
+        return None
+    matrix = np.array(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, np.float64)
+    right = np.array(right, np.float64)
+    if matrix.ndim != 2 or right.shape != matrix.shape[:1]:
+        raise ValueError(
+            f"Polytope: {first} must be a matrix and {second} a vector with one number per row of {first}, "
+            f"got shapes {matrix.shape} and {right.shape}."
+        )
+    if not (np.all(np.isfinite(matrix)) and np.all(np.isfinite(right))):
+        raise ValueError(f"Polytope: {first} or {second} has a NaN or infinite entry; leave that row out.")
+    lengths = np.linalg.norm(matrix, axis=1)
+    lengths[lengths == 0] = 1.0
+    return _Rows(matrix / lengths[:, None], right / lengths)
+
+
+class _Program:
+    """A linear program without its objective, with its bounding box; equal to another with the same numbers."""
+
+    def __init__(self, rows: _Rows | None, equal: _Rows | None, lower: Any, upper: Any):
+        low, high = (np.array(bound, np.float64) for bound in (lower, upper))
+        parts = {"A": rows and rows.matrix, "A_eq": equal and equal.matrix, "lower": low, "upper": high}
+        sizes = {name: v.shape[-1] for name, v in parts.items() if v is not None and v.ndim}
+        if not any(sizes.values()):
+            raise ValueError("Polytope: the number of coordinates is unknown; give A, A_eq, or a bound as a vector.")
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"Polytope: its parts have different numbers of coordinates: {sizes}.")
+        d = next(iter(sizes.values()))
+        none = _Rows(np.zeros((0, d)), np.zeros(0))
+        self.rows, self.equal = rows or none, equal or none
+        self.lower, self.upper = np.broadcast_to(low, d).copy(), np.broadcast_to(high, d).copy()
+        if not (np.all(self.lower < np.inf) and np.all(self.upper > -np.inf)):
+            raise ValueError("Polytope: a bound is NaN, or infinite on the wrong side; give lower < inf, upper > -inf.")
+        if np.any(self.lower > self.upper) or self._run(np.zeros(d), also=(2,)).status == 2:
+            raise ValueError("Polytope is empty: no point satisfies all its constraints; relax one of them.")
+        self.box = np.array([[self._end(i, 1.0), self._end(i, -1.0)] for i in range(d)]).T
+        self.digests = tuple(
+            hashlib.sha256(v.tobytes()).digest() for v in (*self.rows, *self.equal, self.lower, self.upper)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Program) and self.digests == other.digests
+
+    def __hash__(self) -> int:
+        return hash(self.digests)
+
+    def _run(self, objective: np.ndarray, also: tuple[int, ...] = ()) -> Any:
+        # Numbers that allow no error below 1e-10 may still allow the usual 1e-7.
+        for tolerance in (1e-10, 1e-7):
+            answer = scipy.optimize.linprog(
+                objective, A_ub=self.rows.matrix, b_ub=self.rows.right, A_eq=self.equal.matrix, b_eq=self.equal.right,
+                bounds=np.stack([self.lower, self.upper], axis=1), method="highs",
+                options={"primal_feasibility_tolerance": tolerance, "dual_feasibility_tolerance": tolerance},
+            )  # fmt: skip
+            if answer.status == 0:
+                return answer
+        if answer.status in also:
+            return answer
+        raise RuntimeError(f"Polytope: the linear program failed with status {answer.status}: {answer.message}")
+
+    def _end(self, i: int, sign: float) -> float:
+        """The least (`sign` 1) or largest (-1) value of one coordinate."""
+        objective = np.zeros(self.lower.size)
+        objective[i] = sign
+        answer = self._run(objective, also=(3, 4))
+        # The set has a point, so that HiGHS' "unbounded or infeasible", a 4, leaves one possibility.
+        if answer.status == 3 or (answer.status == 4 and "unbounded" in answer.message.lower()):
+            raise ValueError(
+                f"Polytope is unbounded: coordinate {i} can go to {'-' if sign > 0 else '+'}infinity; "
+                f"give it a {'lower' if sign > 0 else 'upper'} bound."
+            )
+        return float((self._run(objective) if answer.status else answer).x[i])
+
+    def minimize(self, direction: np.ndarray) -> tuple[np.ndarray, float]:
+        """A vertex, and how far its value is above a lower bound that needs no trust in the solver."""
+        answer = self._run(direction)
+        s = np.clip(answer.x, self.lower, self.upper)
+        # Weak duality: any multipliers y <= 0 and z give <c, x> >= b y + b_eq z + min <c - A'y - A_eq'z, box>.
+        y, z = np.minimum(answer.ineqlin.marginals, 0), answer.eqlin.marginals
+        rest = direction - y @ self.rows.matrix - z @ self.equal.matrix
+        bound = self.rows.right @ y + self.equal.right @ z + np.sum(np.min(rest * self.box, axis=0))
+        return s, max(float(direction @ s - bound), 0.0)
+
+
+class Polytope(_HostSet):
+    """The bounded set `A x <= b`, `A_eq x = b_eq`, `lower <= x <= upper`, over all leaves of x as one vector.
+
+    Matrices may be dense or sparse and are kept dense; bounds are numbers or vectors and default to none. The `lmo`
+    is a linear program on the host (HiGHS), its error bounded by duality. Construction checks that the set is
+    neither empty nor unbounded, at the price of two linear programs per coordinate; the box found on the way bounds
+    the diameter. Numbers stay in double precision whatever the precision of x.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> triangle = bx.Polytope([[1.0, 2.0]], [2.0], lower=0.0)
+    >>> direction = jnp.array([-1.0, -3.0])
+    >>> triangle.lmo(direction, triangle.start(direction))[0].tolist()
+    [0.0, 1.0]
+    """
+
+    program: _Program = eqx.field(static=True)
+
+    def __init__(
+        self, A: Any = None, b: Any = None, A_eq: Any = None, b_eq: Any = None, lower: Any = None, upper: Any = None
+    ):
+        rows, equal = _read(A, b, "A", "b"), _read(A_eq, b_eq, "A_eq", "b_eq")
+        self.program = _Program(rows, equal, -np.inf if lower is None else lower, np.inf if upper is None else upper)
+
+    def __repr__(self) -> str:
+        d, rows, equal = (v.size for v in (self.program.lower, self.program.rows.right, self.program.equal.right))
+        return f"Polytope({d} coordinates, {rows} inequalities, {equal} equalities)"
+
+    def check_like(self, like: PyTree) -> None:
+        if trees.size(like) != self.program.lower.size:
+            raise ValueError(f"{self!r}: x has {trees.size(like)} entries; give constraints on as many coordinates.")
+
+    def scale(self) -> float:
+        return max(1.0, float(np.max(np.abs(self.program.box))))
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        values, back = flat(direction)
+        s, error = _call(self.program.minimize, values)
+        return back(s), Memory(memory.warm, error)
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        values, _ = flat(x)
+        p = self.program
+        numbers = (*p.rows, *p.equal, p.lower, p.upper)
+        A, b, A_eq, b_eq, lower, upper = (jnp.asarray(v, values.dtype) for v in numbers)
+        beyond = jnp.max(A @ values - b, initial=-jnp.inf)
+        off = jnp.max(jnp.abs(A_eq @ values - b_eq), initial=0)
+        below, above = jnp.max(lower - values), jnp.max(values - upper)
+        return [
+            Condition("it lies {:.6g} beyond an inequality", beyond, beyond),
+            Condition("it lies {:.6g} off an equality", off, off),
+            Condition("an entry is {:.6g} below its lower bound", below, below),
+            Condition("an entry is {:.6g} above its upper bound", above, above),
+        ]
+
+    def diameter(self, like: PyTree) -> Diameter:
+        low, high = self.program.box
+        return Diameter(jnp.asarray(np.linalg.norm(high - low), trees.dtype(like)), False)

@@ -1,0 +1,175 @@
+"""What every solver promises, over the zoo: each exported solver on a few sets."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+import bilevax as bx
+from bilevax import stepping
+from bilevax.problems import quadratic
+
+SETS = ["Simplex", "NuclearBall", "Product"]
+over_the_zoo = pytest.mark.parametrize("name, domain", [(s, d) for s in zoo.SOLVERS for d in SETS])
+over_solvers = pytest.mark.parametrize("name", zoo.SOLVERS)
+KEY = jax.random.key(3)
+CONSTANTS = bx.Constants(1.0, 10.0)
+
+
+def setting(name, domain):
+    """A problem, a solver with its constants known, a start inside the set and one for y."""
+    known = zoo.known_problem(domain)
+    problem = known.problem
+    x0 = problem.domain.vertex(problem.x_like)
+    return problem, zoo.SOLVERS[name], jax.tree.map(jnp.asarray, x0), jnp.ones(6)
+
+
+def first_state(problem, solver, x0, y0):
+    solver = solver.prepare(problem, x0, y0, KEY)
+    return solver, solver.init(problem, x0, y0)[0]
+
+
+def close(a, b, tol):
+    return all(np.allclose(u, v, rtol=tol, atol=tol) for u, v in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+
+
+def same_kind(a, b):
+    kinds = [[(v.shape, v.dtype) for v in jax.tree.leaves(tree)] for tree in (a, b)]
+    return jax.tree.structure(a) == jax.tree.structure(b) and kinds[0] == kinds[1]
+
+
+def test_nothing_exported_is_missing_from_the_zoo():
+    assert zoo.exported("solver") == set(zoo.SOLVERS)
+    assert zoo.exported("set") == set(zoo.SETS) | set(zoo.UNBOUNDED)
+
+
+@over_the_zoo
+def test_step_keeps_structure_and_dtype_and_jit_equals_eager(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+    solver, state = first_state(problem, solver, x0, y0)
+    compiled = eqx.filter_jit(solver.step)
+    for _ in range(3):
+        following, info = solver.step(problem, state, KEY)
+        assert same_kind(following, state)
+        assert same_kind(info.direction, x0) and info.gap.shape == () and info.gap.dtype == jnp.float64
+        assert close(compiled(problem, state, KEY), (following, info), 1e-12)
+        state = following
+
+
+@over_the_zoo
+def test_single_precision_stays_single(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+    cast = lambda tree: jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), tree)  # noqa: E731
+    problem = replace(problem, data=cast(problem.data), domain=zoo.SETS[domain][0], x_like=None, y_like=None)
+    result = bx.solve(problem, solver, cast(x0), cast(y0), steps=5, tol=1e-3)
+    kinds = {v.dtype for v in jax.tree.leaves(result.state) if jnp.issubdtype(v.dtype, jnp.floating)}
+    assert kinds == {np.dtype("float32")}
+    assert bool(problem.domain.contains(result.x))
+
+
+@over_the_zoo
+def test_iterates_stay_in_the_set(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+    _, xs = jax.jit(lambda x, y: bx.run(problem, solver, x, y, steps=200, collect=lambda state, _: state.x))(x0, y0)
+    for k in [*range(0, 200, 10), 199]:
+        x = jax.tree.map(lambda v, k=k: v[k], xs)
+        assert bool(problem.domain.contains(x)), (k, problem.domain.violations(x))
+
+
+@over_the_zoo
+def test_run_and_solve_agree_and_repeat(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+    first, second = (bx.solve(problem, solver, x0, y0, steps=30, every=e, key=KEY) for e in (30, 7))
+    for a, b in zip(*(jax.tree.leaves((r.x, r.y)) for r in (first, second)), strict=True):
+        assert np.array_equal(a, b)
+    state, _ = bx.run(problem, solver, x0, y0, steps=30, key=KEY)
+    assert close((state.x, state.y), (first.x, first.y), 1e-10)
+
+
+@over_solvers
+@pytest.mark.parametrize("domain", ["Simplex", "L2Ball"])
+def test_vmap_equals_a_loop_of_single_runs(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+
+    def end(gamma, key):
+        changed = replace(solver, gamma=bx.Constant(gamma), constants=CONSTANTS)
+        state, gaps = bx.run(problem, changed, x0, y0, steps=25, key=key, collect=lambda _, info: info.gap)
+        return state.x, state.y, gaps
+
+    gammas, keys = jnp.array([0.01, 0.1, 0.3]), jax.random.split(KEY, 3)
+    together = jax.vmap(end)(gammas, keys)
+    for i in range(3):
+        assert close(jax.tree.map(lambda v, i=i: v[i], together), end(gammas[i], keys[i]), 1e-10)
+    assert not close(end(gammas[0], keys[0])[0], end(gammas[2], keys[2])[0], 1e-3)
+
+
+@over_solvers
+def test_nested_points(name):
+    """One tree of small arrays on each level gives what the same numbers in one vector give."""
+    B = jax.random.normal(KEY, (4, 5))
+    join = lambda x: jnp.concatenate([x["a"], x["b"][0].reshape(-1)])  # noqa: E731
+    whole = bx.BilevelProblem(
+        lambda x, y, B: 0.5 * jnp.sum((y - 1) ** 2), lambda x, y, B: jnp.sum((y - B @ x) ** 2), bx.L1Ball(2.0), B
+    )
+    nested = replace(
+        whole,
+        upper=lambda x, y, B: whole.upper(join(x), jnp.concatenate([y["u"], y["v"]]), B),
+        lower=lambda x, y, B: whole.lower(join(x), jnp.concatenate([y["u"], y["v"]]), B),
+    )
+    x0 = {"a": jnp.zeros(3), "b": (jnp.zeros((2, 1)),)}
+    solver = replace(zoo.SOLVERS[name], constants=bx.Constants(2.0, 2.0))
+    flat = bx.solve(whole, solver, jnp.zeros(5), jnp.zeros(4), steps=40)
+    tree = bx.solve(nested, solver, x0, {"u": jnp.zeros(1), "v": jnp.zeros(3)}, steps=40)
+    assert jax.tree.structure(tree.x) == jax.tree.structure(x0)
+    assert np.allclose(join(tree.x), flat.x, atol=1e-12)
+    assert np.allclose(jnp.concatenate([tree.y["u"], tree.y["v"]]), flat.y, atol=1e-12)
+
+
+@over_solvers
+@pytest.mark.parametrize("domain", ["Simplex", "Box", "VertexHull", "NuclearBall"])
+def test_other_numbers_compile_nothing_again(name, domain):
+    problem, solver, x0, y0 = setting(name, domain)
+    fresh = lambda x, y, data: quadratic.upper(x, y, data)  # noqa: E731 - compiled for nobody yet
+    problem = replace(problem, upper=fresh)
+    larger = jax.tree.map(lambda v: 2 * v, problem.domain) if domain != "NuclearBall" else bx.NuclearBall(9.0)
+    start = larger.vertex(problem.x_like)
+    other = replace(zoo.known_problem(domain, seed=5).problem, upper=fresh)
+    change = lambda gamma: replace(solver, gamma=bx.Constant(gamma))  # noqa: E731
+    key = jax.random.key(9)
+    jax.block_until_ready((start, other.data))
+    calls = [
+        lambda: bx.solve(problem, change(0.1), x0, y0, steps=40, tol=1e3),
+        lambda: bx.solve(problem, change(0.2), x0, y0, steps=40, tol=2e3),
+        lambda: bx.solve(replace(problem, domain=larger), change(0.1), start, y0, steps=40, tol=1e3),
+        lambda: bx.solve(other, change(0.1), x0, y0, steps=40, tol=1e3),
+        lambda: bx.solve(problem, change(0.1), x0, y0, steps=77, every=5, tol=1e-9, key=key),
+    ]
+    compiled, counts = [], []
+    listen = lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    for call in calls:
+        compiled.clear()
+        call()
+        counts.append(len(compiled))
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert counts[0] > 0 and counts[1:] == [0, 0, 0, 0]
+
+
+@over_solvers
+def test_large_data_are_arguments_of_the_compiled_loop(name):
+    x0 = jnp.full((5,), 0.2, float)
+    lower = lambda x, y, data: jnp.sum((y - x) ** 2)  # noqa: E731
+    upper = lambda x, y, data: jnp.sum(y) * jnp.mean(data)  # noqa: E731
+
+    def largest_constant(problem):
+        solver, state = first_state(problem, zoo.SOLVERS[name], x0, x0)
+        traced = jax.make_jaxpr(stepping.advance.__wrapped__)(problem, solver, state, KEY, np.int32(3))
+        return max((np.size(c) for c in traced.consts), default=0)
+
+    large = jnp.ones(100_000)
+    assert largest_constant(bx.BilevelProblem(upper, lower, bx.Simplex(), large)) < 1000
+    assert largest_constant(bx.BilevelProblem(lambda x, y, _: upper(x, y, large), lower, bx.Simplex())) == 100_000
