@@ -147,3 +147,12 @@ def test_adjoint_step_is_line_4():
     w, residual = hg.adjoint_step(lambda w: 3 * w, jnp.ones(2), jnp.full(2, 2.0), 0.1)
     np.testing.assert_allclose(residual, 5.0)
     np.testing.assert_allclose(w, 1.5)
+
+
+def test_steps_that_would_leave_the_set_are_refused_or_clipped():
+    for gamma in (1.5, -0.1, np.nan):
+        with pytest.raises(ValueError, match="gamma must lie between 0 and 1"):
+            bx.IBCG(gamma)
+    known = known_problem("Simplex")
+    state, _ = bx.run(known.problem, bx.IBCG(lambda k: 3.0), jnp.full(5, 0.4), jnp.zeros(6), steps=5)
+    assert bool(known.problem.domain.contains(state.x))

@@ -9,8 +9,8 @@ import scipy.optimize
 from zoo import SETS, known_problem
 
 import bilevax as bx
-from bilevax.problems import coreset, matrix_completion, synthetic, toy_coreset
 from bilevax.problems import completion as completion_problem
+from bilevax.problems import coreset, matrix_completion, synthetic, toy_coreset
 
 
 @pytest.mark.parametrize("name", [n for n in SETS if n != "UserSet"])

@@ -8,6 +8,7 @@ x* drawn beforehand satisfies the optimality condition: -grad ell(x*) lies in th
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +89,7 @@ def random_quadratic(
     A = (basis * spectrum) @ basis.T
     data: dict[str, Any] = {
         "A": 0.5 * (A + A.T),
-        "B": jax.random.normal(next(parts), (m, n), dtype) / np.sqrt(n),
+        "B": jax.random.normal(next(parts), (m, n), dtype) / math.sqrt(n),
         "b": jax.random.normal(next(parts), (m,), dtype),
         "c": jax.random.normal(next(parts), (m,), dtype),
         "rho": jnp.asarray(rho, dtype),

@@ -12,8 +12,9 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import control, trees
 from bilevax.hypergradient import adjoint_step
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import OpenLoop, Schedule, as_schedule
+from bilevax.schedules import Constant, OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.sets.contract import known
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, estimate_constants
 
@@ -31,8 +32,9 @@ class IBCGState(eqx.Module):
 class IBCG(eqx.Module):
     """Inexact bilevel conditional gradient, Algorithm 1.
 
-    By default `gamma = 2/(k+2)`, `alpha` and `eta` follow from mu_g and L_g (estimated if `constants` are not given),
-    w starts at zero and both inner problems are warmed up at x_0. `IBCG.as_printed` is the paper's recipe.
+    By default `gamma = 2/(k+2)`; any schedule is clipped to [0, 1]. `alpha` and `eta` follow from mu_g and L_g, which
+    are estimated if `constants` are not given; w starts at zero, and both inner problems are warmed up at x_0.
+    `IBCG.as_printed` is the paper's recipe.
 
     One step costs both gradients of f, one of g, one Hessian product, one cross product and one lmo.
 
@@ -54,6 +56,8 @@ class IBCG(eqx.Module):
     def __check_init__(self) -> None:
         if self.w0 not in ("zero", "y0"):
             raise ValueError(f"IBCG: w0 must be 'zero' or 'y0' (as printed), got {self.w0!r}.")
+        if isinstance(self.gamma, Constant) and known(self.gamma) and not 0 <= float(self.gamma.value) <= 1:
+            raise ValueError(f"IBCG: gamma must lie between 0 and 1 to keep x in the set, got {self.gamma!r}.")
         if isinstance(self.warmup, (int, np.integer)) and self.warmup < 0:
             raise ValueError(f"IBCG: warmup must be a number of inner steps >= 0, got {self.warmup}.")
 
@@ -96,6 +100,7 @@ class IBCG(eqx.Module):
         """Lines 4 to 8 of Algorithm 1."""
         x, y, w, k = state.x, state.y, state.w, state.k
         gamma, eta, alpha = (step(k).astype(trees.dtype(x)) for step in (self.gamma, self.eta, self.alpha))
+        gamma = jnp.clip(gamma, 0, 1)  # beyond 1 the next x would leave the set
         p = problem.sample(key)
 
         f_x, f_y = p.upper_grads(x, y)
