@@ -9,7 +9,7 @@ import numpy as np
 import bilevax as bx
 from bilevax.problems import random_quadratic
 
-_POINTS = np.random.default_rng(3).standard_normal((7, 4))
+POINTS = np.random.default_rng(3).standard_normal((7, 4))
 
 # name: (set, a point's shape)
 SETS = {
@@ -19,12 +19,20 @@ SETS = {
     "L2Ball": (bx.L2Ball(0.5), jnp.zeros(5)),
     "LInfBall": (bx.LInfBall(0.7), jnp.zeros(5)),
     "Box": (bx.Box(-1.0, np.array([1.0, 2.0, 0.5, 0.0, 3.0])), jnp.zeros(5)),
-    "VertexHull": (bx.VertexHull(_POINTS), jnp.zeros(4)),
+    "VertexHull": (bx.VertexHull(POINTS), jnp.zeros(4)),
     "NuclearBall": (bx.NuclearBall(2.0), jnp.zeros((4, 6))),
     "Spectraplex": (bx.Spectraplex(2.0, 0.05), jnp.zeros((5, 5))),
     "Product": (
         bx.Product({"a": bx.Simplex(), "b": (bx.Box(-1.0, 1.0), bx.NuclearBall())}),
         {"a": jnp.zeros(3), "b": (jnp.zeros(2), jnp.zeros((3, 2)))},
+    ),
+    "CappedSimplex": (bx.CappedSimplex(1.75, 0.5), jnp.zeros(5)),
+    "KSparse": (bx.KSparse(2, 0.8), jnp.zeros(5)),
+    "GroupL2Ball": (bx.GroupL2Ball([0, 1, 0, 2, 1], 1.5), jnp.zeros(5)),
+    "Birkhoff": (bx.Birkhoff(), jnp.zeros((3, 3))),
+    "Polytope": (
+        bx.Polytope([[1, 1, 1, 1], [1, -1, 0, 0]], [1.5, 0.25], [[0, 0, 1, -1]], [0.25], lower=-0.5, upper=1.0),
+        jnp.zeros(4),
     ),
     "UserSet": (bx.UserSet(lambda d: -jnp.sign(d), diameter=2 * np.sqrt(5)), jnp.zeros(5)),
 }
@@ -45,3 +53,101 @@ def exported(kind):
     if kind == "set":
         return {n for n, c in classes.items() if issubclass(c, bx.ConvexSet) and c is not bx.ConvexSet}
     return {n for n, c in classes.items() if all(hasattr(c, m) for m in ("prepare", "init", "step"))}
+
+
+def weights(rng, n):
+    return rng.dirichlet(np.full(n, rng.choice([1.0, 0.05])))
+
+
+def frame(rng, n, k):
+    return np.linalg.qr(rng.standard_normal((n, k)))[0]
+
+
+def turned(rng, values, p, q):
+    return frame(rng, p, len(values)) * values @ frame(rng, q, len(values)).T
+
+
+def spectral(rng):
+    q = frame(rng, 5, 5)
+    return q * (0.05 + 1.75 * rng.uniform() * weights(rng, 5)) @ q.T
+
+
+def box_point(rng, low, high, n):
+    return rng.choice([rng.uniform(low, high, n), np.where(rng.uniform(size=n) < 0.5, low, high)])
+
+
+def on_circles(rng):
+    a, b = rng.uniform(0, 7, 2)
+    return np.array([np.cos(a), np.cos(b), np.sin(a), rng.choice([-1.0, 1.0]), np.sin(b)])
+
+
+def mixed(rng):
+    return np.tensordot(
+        weights(rng, 6), np.eye(3)[[[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]], 1
+    )
+
+
+def drawn_until(rng, draw, holds):
+    return next(x for x in (draw(rng) for _ in range(10**6)) if holds(x))
+
+
+UPPER = np.array([1.0, 2.0, 0.5, 0.0, 3.0])
+# Points of each set, drawn without its oracles; points outside; two points as far apart as an exact diameter says.
+FEASIBLE = {
+    "Simplex": lambda rng: 2.0 * weights(rng, 5),
+    "UnitSimplex": lambda rng: 1.5 * rng.uniform() * weights(rng, 5),
+    "L1Ball": lambda rng: 3.0 * rng.uniform() ** 0.2 * weights(rng, 5) * rng.choice([-1.0, 1.0], 5),
+    "L2Ball": lambda rng: 0.5 * rng.uniform() ** 0.2 * (g := rng.standard_normal(5)) / np.linalg.norm(g),
+    "LInfBall": lambda rng: box_point(rng, -0.7, 0.7, 5),
+    "Box": lambda rng: box_point(rng, -1.0, UPPER, 5),
+    "VertexHull": lambda rng: weights(rng, 7) @ POINTS,
+    "NuclearBall": lambda rng: turned(rng, 2.0 * rng.uniform() ** 0.2 * weights(rng, 4), 4, 6),
+    "Spectraplex": spectral,
+    "Product": lambda rng: np.r_[weights(rng, 3), box_point(rng, -1, 1, 2), turned(rng, weights(rng, 2), 3, 2).ravel()],
+    "CappedSimplex": lambda rng: drawn_until(
+        rng, lambda r: 1.75 * r.dirichlet(np.full(5, 3.0)), lambda x: x.max() <= 0.5
+    ),
+    "KSparse": lambda rng: drawn_until(rng, lambda r: box_point(r, -0.8, 0.8, 5), lambda x: np.abs(x).sum() <= 1.6),
+    "GroupL2Ball": lambda rng: 1.5 * weights(rng, 3)[[0, 1, 0, 2, 1]] * on_circles(rng),
+    "Birkhoff": mixed,
+    "Polytope": lambda rng: drawn_until(
+        rng,
+        lambda r: (x := r.uniform([-0.5, -0.5, 0.0, -0.5], [1, 1, 0, 0.75])) + [0, 0, x[3] + 0.25, 0],
+        lambda x: x.sum() <= 1.5 and x[0] - x[1] <= 0.25,
+    ),
+    "UserSet": lambda rng: box_point(rng, -1.0, 1.0, 5),
+}
+OUTSIDE = {
+    "Simplex": [[1, 1, 1e-4, 0, 0], [2.001, -1e-3, 0, 0, 0], [0] * 5],
+    "UnitSimplex": [[1, 0.5, 1e-4, 0, 0], [-1e-4, 0, 0, 0, 0]],
+    "L1Ball": [[1, -1, 1.001, 0, 0], [-3.001, 0, 0, 0, 0]],
+    "L2Ball": [[0.4, 0.4, 0, 0, 0], [0, 0, 0, 0, -0.5001]],
+    "LInfBall": [[0, 0, 0, 0, 0.7001], [-0.7001, 0, 0, 0, 0]],
+    "Box": [[0, 0, 0, 1e-4, 0], [-1.0001, 0, 0, 0, 0], [0, 0, 0.6, 0, 0]],
+    "VertexHull": [2.0 * POINTS[np.argmax(np.linalg.norm(POINTS, axis=1))], POINTS.max(axis=0) + 1e-3],
+    "NuclearBall": [2.001 * np.eye(4, 6), 0.5001 * np.eye(4, 6)],
+    "Spectraplex": [np.zeros((5, 5)), 0.4001 * np.eye(5), np.diag([0.5, 0.3, 0.3, 0.3, 0.049]), 0.1 * np.tri(5)],
+    "CappedSimplex": [[0.5, 0.5, 0.5, 0.25, 1e-4], [0.5, 0.5, 0.5001, 0.2499, 0], [0.5, 0.5, 0.5, 0.2501, -1e-4]],
+    "KSparse": [[0.8001, 0, 0, 0, 0], [0.8, -0.8, 1e-4, 0, 0], [0.33] * 5],
+    "GroupL2Ball": [[0, 1, 0, 0.5001, 0], [1.2, 0, -1.2, 0, 0], [0.6, 0, 0.6, 0.6, 0.6]],
+    "Birkhoff": [np.zeros((3, 3)), 1.001 * np.eye(3), np.eye(3)[[0, 0, 1]], [[2, -1, 0], [-1, 2, 0], [0, 0, 1]]],
+    "Polytope": [[0, 0, 0, 0], [0.5, 0.2, 0, -0.25], [0, 0, 1.01, 0.76], [0.5, 0.5, 0.5, 0.25], [-0.6, 0, 0, -0.25]],
+    "Product": [np.r_[1.1, np.zeros(10)], np.r_[1, 0, 0, 1.001, 0, np.zeros(6)], np.r_[1, 0, 0, 0, 0, np.ones(6)]],
+}
+AXES = np.eye(5)
+FAR = {
+    "Simplex": (2.0 * AXES[0], 2.0 * AXES[1]),
+    "UnitSimplex": (1.5 * AXES[0], 1.5 * AXES[1]),
+    "L1Ball": (3.0 * AXES[0], -3.0 * AXES[0]),
+    "L2Ball": (0.5 * AXES[0], -0.5 * AXES[0]),
+    "LInfBall": (np.full(5, 0.7), np.full(5, -0.7)),
+    "Box": (np.full(5, -1.0), UPPER),
+    "VertexHull": max(((a, b) for a in POINTS for b in POINTS), key=lambda pair: np.linalg.norm(pair[0] - pair[1])),
+    "NuclearBall": (2.0 * np.eye(4, 6)[:1], -2.0 * np.eye(4, 6)[:1]),
+    "Spectraplex": (0.05 * AXES + 1.75 * np.diag(AXES[0]), 0.05 * AXES + 1.75 * np.diag(AXES[1])),
+    "CappedSimplex": (np.array([0.5, 0.5, 0.5, 0.25, 0]), np.array([0, 0.25, 0.5, 0.5, 0.5])),
+    "KSparse": (0.8 * (AXES[0] + AXES[1]), -0.8 * (AXES[0] + AXES[1])),
+    "GroupL2Ball": (1.5 * AXES[0], -1.5 * AXES[0]),
+    "Birkhoff": (np.eye(3), np.eye(3)[[1, 2, 0]]),
+    "Product": (np.r_[1, 0, 0, 1, 1, 1, np.zeros(5)], np.r_[0, 1, 0, -1, -1, -1, np.zeros(5)]),
+}

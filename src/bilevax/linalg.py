@@ -121,7 +121,7 @@ def top_eigenpair(
         value, residual = values[-1], jnp.abs(tails[-1])
         magnitude = jnp.maximum(jnp.abs(values[0]), jnp.abs(value))
         # Not r^2 / gap with the gap between Ritz values: two eigenvalues not yet told apart look like one.
-        done = residual <= jnp.maximum(tol, _FLOOR * eps) * magnitude
+        done = ~(residual > jnp.maximum(tol, _FLOOR * eps) * magnitude)  # NaN ends it too
         # Thick restart: keep the leading Ritz vectors and go on from the next Lanczos vector; its couplings
         # to them are computed with its own column.
         restart = jnp.zeros_like(basis).at[:kept].set(ritz[:kept]).at[kept].set(following)

@@ -70,20 +70,23 @@ def solve(
     every = validation.check_steps(steps, every, time_limit)
     if checkpoint is not None:
         raise ValueError("solve: checkpoint= is not available yet; leave it out and use result.save(path) afterwards.")
-    rules = ([gap_below(tol)] if tol is not None else []) + _several(stop)
+    if tol is not None and not (isinstance(tol, (int, float, np.number)) and 0 < tol < np.inf):
+        raise ValueError(f"solve: tol must be a positive number, the true gap to reach, got {tol!r}.")
+    rules = ([gap_below(float(tol))] if tol is not None else []) + _several("stop", stop)
+    validation.check_solver(solver)
     x, y = validation.check_start(problem, x0, y0)
-    solver = auto(problem, x) if solver is None else validation.check_solver(solver)
+    solver = auto(problem, x) if solver is None else solver
     problem, solver = stepping.cast_numbers(problem, solver, trees.dtype(x))
     if solver.uses == "lmo":
         validation.check_lmo(problem, x, solver)
-    key = jax.random.key(0) if key is None else key
+    key = jax.random.key(0) if key is None else validation.check_key(key)
     plan = _Plan(
         int(steps),
         every,
         np.inf if time_limit is None else float(time_limit),
         rules,
-        _several(metrics),
-        _several(observers),
+        _several("metrics", metrics),
+        _several("observers", observers),
         progress,
     )
     course = _Course(problem, solver, x, y, key, plan)
@@ -91,10 +94,14 @@ def solve(
         return course.finish(interrupt)
 
 
-def _several(given: Any) -> list[Any]:
+def _several(name: str, given: Any) -> list[Any]:
     if given is None:
         return []
-    return [given] if callable(given) or isinstance(given, Mapping) else list(given)
+    if callable(given) or isinstance(given, Mapping):
+        return [given]
+    if not isinstance(given, Iterable) or not all(callable(one) or isinstance(one, Mapping) for one in given):
+        raise TypeError(f"solve: {name}= takes a function or several of them, got {given!r}.")
+    return list(given)
 
 
 class _Plan(NamedTuple):
@@ -187,7 +194,12 @@ class _Course:
             taken = sorted(set(row) & set(found))
             if taken:
                 raise ValueError(f"solve: a metric is named {taken[0]!r}, which the trace already has; rename it.")
-            row.update({n: float(v) for n, v in found.items()})
+            for name, value in found.items():
+                if np.ndim(value) or not np.isreal(value):
+                    raise ValueError(
+                        f"solve: the metric {name!r} must be one real number, got shape {np.shape(value)}."
+                    )
+                row[name] = float(value)
         self.trace.append(row)
         for observe in self.plan.observers:
             observe(row, self.state)

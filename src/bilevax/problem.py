@@ -70,18 +70,22 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function)
 
 
-def _objective(function: Any) -> Any:
+def _objective(name: str) -> Callable[[Any], Any]:
     """Refuse what cannot be a static function, before it is stored as one."""
-    if not callable(function):
-        raise TypeError(f"upper and lower must be functions of (x, y, data), got {function!r}.")
-    try:
-        hash(function)
-    except TypeError:
-        raise TypeError(
-            f"{type(function).__name__} cannot be hashed, probably because it holds arrays; "
-            f"pass a plain function as upper or lower and put the arrays in data."
-        ) from None
-    return function
+
+    def check(function: Any) -> Any:
+        if not callable(function):
+            raise TypeError(f"{name} must be a function of (x, y, data), got {function!r}.")
+        try:
+            hash(function)
+        except TypeError:
+            raise TypeError(
+                f"{name} is a {type(function).__name__} that cannot be hashed, probably because it holds arrays; "
+                f"pass a plain function and put the arrays in data."
+            ) from None
+        return function
+
+    return check
 
 
 def _like(tree: PyTree) -> trees.Shapes | None:
@@ -103,8 +107,8 @@ class BilevelProblem(eqx.Module):
     ... )
     """
 
-    upper: Objective = eqx.field(static=True, converter=_objective)
-    lower: Objective = eqx.field(static=True, converter=_objective)
+    upper: Objective = eqx.field(static=True, converter=_objective("upper"))
+    lower: Objective = eqx.field(static=True, converter=_objective("lower"))
     domain: ConvexSet = eqx.field(converter=as_set)
     data: Any = None
     sampler: Sampler | None = None

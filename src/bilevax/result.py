@@ -67,7 +67,8 @@ class Result:
             found["mu_g"] = (float(constants.mu_g), source)
             found["L_g"] = (float(constants.L_g), source)
         width, exact = self.problem.domain.diameter(self.x)
-        found["D_X"] = (float(width), "exact" if exact else "upper bound")
+        if not np.isnan(float(width)):
+            found["D_X"] = (float(width), "exact" if exact else "upper bound")
         return found
 
     def save(self, path: str | Path) -> Path:
@@ -122,7 +123,7 @@ class Result:
             return "more steps."
         half = len(gaps) // 2
         if not gaps[half:].min() < 0.9 * gaps[:half].min():
-            return "the gap has stopped falling: a decaying gamma such as the default 2/(k+2), or more inner accuracy."
+            return "the gap has stopped falling: smaller or faster decaying steps gamma, or a better tracked y and w."
         slope = -np.log(gaps[half:].min() / gaps[1 : half + 1].min()) / np.log(
             max(2, steps[-1] / max(1, steps[half // 2]))
         )

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Scalar
 
 from bilevax.sets.contract import known, number
@@ -71,4 +73,8 @@ def as_schedule(given: Any) -> Any:
     """A schedule from a number, a schedule or a function of `k`; None stays None."""
     if given is None or isinstance(given, Schedule):
         return given
-    return Custom(given) if callable(given) else Constant(given)
+    if callable(given):
+        return Custom(given)
+    if np.ndim(given) or not isinstance(given, (int, float, np.generic, np.ndarray, jax.Array)):
+        raise TypeError(f"a step size must be a number, a schedule or a function of k, got {given!r}.")
+    return Constant(number(given))

@@ -88,14 +88,15 @@ def as_stop(verdict: Any, rule: Any) -> Stop | None:
     """A user's rule may also answer True, which stops, or a status."""
     if verdict is None or (isinstance(verdict, (bool, np.bool_)) and not verdict):
         return None
+    name = getattr(rule, "__name__", type(rule).__name__)
+    claimed = verdict.status if isinstance(verdict, Stop) else verdict
+    if claimed is Status.CONVERGED and not (isinstance(verdict, Stop) and np.isfinite(verdict.limit)):
+        raise ValueError(
+            f"the stopping rule {name} must return bx.Stop(CONVERGED, message, limit) with a gap to verify."
+        )
     if isinstance(verdict, Stop):
         return verdict
-    name = getattr(rule, "__name__", type(rule).__name__)
     if isinstance(verdict, Status):
-        if verdict is Status.CONVERGED:
-            raise ValueError(
-                f"the stopping rule {name} must return bx.Stop(CONVERGED, message, limit) with a gap to verify."
-            )
         return Stop(verdict, f"the rule {name} said so")
     if isinstance(verdict, (bool, np.bool_)):
         return Stop(Status.STOPPED, f"the rule {name} said so")

@@ -84,15 +84,12 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
         raise ValueError(f"{name} holds no arrays; give a pytree with at least one.")
     for where, leaf in trees.names(given, name):
         _check_leaf(where, leaf)
-    point = jax.tree.map(jnp.asarray, given)
+    point = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), given)  # never weakly typed
     if like is not None:
         got = trees.shapes(point)
         wanted = [s.shape for s in like.leaves]
         if got.structure != like.structure or [s.shape for s in got.leaves] != wanted:
-            raise ValueError(
-                f"{name} does not match {name[0]}_like: got {got.structure} with shapes "
-                f"{[s.shape for s in got.leaves]}, expected {like.structure} with shapes {wanted}."
-            )
+            raise ValueError(f"{name} does not match {name[0]}_like: got {_layout(got)}, expected {_layout(like)}.")
     return point
 
 
@@ -100,7 +97,7 @@ def _check_leaf(where: str, leaf: Any) -> None:
     if isinstance(leaf, float):
         return
     if getattr(leaf, "dtype", None) is None:
-        raise TypeError(f"{where} is a {type(leaf).__name__}, not an array of floats; convert it with jnp.asarray.")
+        raise TypeError(f"{where} has type {type(leaf).__name__}; variables are arrays of floats: use jnp.asarray.")
     _check_dtype(where, leaf.dtype)
     if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
         raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
@@ -173,21 +170,49 @@ def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
     if not formulas(problem.structure):
         return
     limit = 1e-3 if trees.dtype(y) == np.float32 else 1e-6
-    for name, error in check_derivatives(problem, x, y, jax.random.key(0)).items():
-        if not error <= limit:
+    try:
+        if not problem.structure.host:  # compiled loops will trace the formulas
+            for name in formulas(problem.structure):
+                vectors = (x, y, y) if name in ("hvp", "cross", "solve_adjoint") else (x, y)
+                jax.eval_shape(getattr(problem.structure, name), *vectors, problem.data)
+        errors = check_derivatives(problem, x, y, jax.random.key(0))
+    except _NUMPY_INSIDE as error:
+        raise TypeError(
+            "a formula in structure uses its arguments outside JAX, most likely through numpy. Write it with "
+            "jax.numpy, or pass LowerStructure(..., host=True) to run the formulas on the host."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"a formula in structure failed or answered in the wrong shape at the start: {_first_line(error)}. "
+            f"hvp, solve_lower, solve_adjoint and hessian_diagonal answer like y, cross like x."
+        ) from error
+    for name, off in errors.items():
+        if not off <= limit:
             raise ValueError(
-                f"structure.{name} disagrees with autodiff of lower: relative error {error:.2g} at the start. "
+                f"structure.{name} disagrees with autodiff of lower: relative error {off:.2g} at the start. "
                 f"Correct the formula or leave it out."
             )
 
 
 def check_solver(solver: Any) -> Any:
     """Refuse what is not a solver, above all a class that was not called."""
+    if solver is None:
+        return solver
     if isinstance(solver, type):
         raise TypeError(f"solve: the solver is the class {solver.__name__}; write {solver.__name__}() to build one.")
     if not all(hasattr(solver, name) for name in ("prepare", "init", "step", "uses")):
-        raise TypeError(f"solve: {solver!r} is not a solver; pass one such as bx.IBCG().")
+        raise TypeError(
+            f"solve: the second argument must be a solver such as bx.IBCG(), got {type(solver).__name__}; "
+            f"give starts by name, x0= and y0=."
+        )
     return solver
+
+
+def check_key(key: Any) -> Any:
+    """Refuse what is not a random key."""
+    if not isinstance(key, jax.Array) or not (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32):
+        raise TypeError(f"solve: key must be a JAX random key, got {key!r}; write jax.random.key({key!r}).")
+    return key
 
 
 def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
@@ -218,9 +243,14 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
         )
 
 
+def _layout(shapes: trees.Shapes) -> str:
+    """A tree of shapes in words: `{'a': (3,), 'b': (2, 2)}`."""
+    return str(jax.tree.unflatten(shapes.structure, [s.shape for s in shapes.leaves]))
+
+
 def _kinds(tree: PyTree) -> str:
     return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(tree).leaves)
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+    return str(error).strip().split("\n")[0].rstrip(".")

@@ -89,7 +89,7 @@ class GroupL2Ball(ConvexSet):
         values, back = flat(direction)
         values = values / direction_unit(values)
         norms, labels = self._norms(values)
-        best = jnp.argmax(norms)
+        best = jnp.argmax(norms).astype(labels.dtype)
         size = jnp.where(norms[best] == 0, 1, norms[best])
         return back(jnp.where(labels == best, -self.radius * (values / size), 0)), exact(memory)
 

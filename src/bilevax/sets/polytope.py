@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat, 
 from bilevax.sets.spectral import _matrix
 
 Kernel = Callable[[np.ndarray], tuple[np.ndarray, float]]
+_PART = 8192
 
 
 class _HostSet(ConvexSet):
@@ -34,32 +36,32 @@ class _HostSet(ConvexSet):
 
 
 def _call(kernel: Kernel, values: Array) -> tuple[Array, Array]:
-    """The answer of a kernel and its error, in the precision of the direction."""
+    """The answer of a kernel to a direction, a vector, and its error, in the precision of the direction."""
 
-    # Nothing of JAX may run in here: a callback that waits for JAX can wait forever.
-    def safe(direction: Any) -> tuple[np.ndarray, np.ndarray]:
-        given = np.asarray(direction)
-        largest = np.max(np.abs(given), initial=0)
-        if np.isfinite(largest):
-            # Dividing by the largest magnitude keeps tiny and huge directions away from the program's tolerances.
-            unit = np.float64(largest) or np.float64(1)
-            s, error = kernel(given.astype(np.float64) / unit)
-            error = error * unit
-        else:  # as the sets in compiled code do: the loop then says at which step the numbers were lost
-            s, error = np.full(given.shape, np.nan), np.nan
-        return s.astype(given.dtype), np.asarray(error, given.dtype)
+    def answer(*parts: Any) -> tuple[np.ndarray, np.ndarray]:
+        given = np.concatenate([np.asarray(part) for part in parts])
+        largest = np.max(np.abs(given))
+        if not np.isfinite(largest):  # no exception: the loop then says at which step the numbers were lost
+            return np.full_like(given, np.nan), np.full((), np.nan, given.dtype)
+        # Dividing by the largest magnitude keeps tiny and huge directions away from the program's tolerances.
+        unit = np.float64(largest) or np.float64(1)
+        s, error = kernel(given.astype(np.float64) / unit)
+        return s.astype(given.dtype), np.asarray(error * unit, given.dtype)
 
     if known(values):
-        s, error = safe(values)
+        s, error = answer(values)
         return jnp.asarray(s), jnp.asarray(error)
+    # JAX hands arguments above 100 kB over in a second thread and, on one core, waits for it forever.
+    parts = [values[i : i + _PART] for i in range(0, values.size, _PART)]
     like = jax.ShapeDtypeStruct(values.shape, values.dtype), jax.ShapeDtypeStruct((), values.dtype)
-    return jax.pure_callback(safe, like, values, vmap_method="sequential")
+    return jax.pure_callback(answer, like, *parts, vmap_method="sequential")
 
 
 def _permutation(direction: np.ndarray) -> tuple[np.ndarray, float]:
-    s = np.zeros_like(direction)
-    s[scipy.optimize.linear_sum_assignment(direction)] = 1.0
-    return s, 0.0
+    matrix = direction.reshape(math.isqrt(direction.size), -1)
+    s = np.zeros_like(matrix)
+    s[scipy.optimize.linear_sum_assignment(matrix)] = 1.0
+    return s.reshape(-1), 0.0
 
 
 class Birkhoff(_HostSet):
@@ -80,9 +82,10 @@ class Birkhoff(_HostSet):
         _matrix(self, trees.shapes(like).zeros(), square=True)
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        matrix, structure = _matrix(self, direction, square=True)
-        s, error = _call(_permutation, matrix)
-        return jax.tree.unflatten(structure, [s]), Memory(memory.warm, error)
+        _matrix(self, direction, square=True)
+        values, back = flat(direction)
+        s, error = _call(_permutation, values)
+        return back(s), Memory(memory.warm, error)
 
     def vertex(self, like: PyTree) -> PyTree:
         # The centre: no pairing is preferred.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
@@ -58,8 +59,9 @@ class IBCG(eqx.Module):
             raise ValueError(f"IBCG: w0 must be 'zero' or 'y0' (as printed), got {self.w0!r}.")
         if isinstance(self.gamma, Constant) and known(self.gamma) and not 0 <= float(self.gamma.value) <= 1:
             raise ValueError(f"IBCG: gamma must lie between 0 and 1 to keep x in the set, got {self.gamma!r}.")
-        if isinstance(self.warmup, (int, np.integer)) and self.warmup < 0:
-            raise ValueError(f"IBCG: warmup must be a number of inner steps >= 0, got {self.warmup}.")
+        whole = self.warmup is None or isinstance(self.warmup, (int, np.integer, jax.Array))
+        if not whole or (isinstance(self.warmup, (int, np.integer)) and self.warmup < 0):
+            raise ValueError(f"IBCG: warmup must be a whole number of inner steps >= 0, got {self.warmup!r}.")
 
     @classmethod
     def as_printed(cls, gamma: float | Schedule, constants: Constants) -> IBCG:
