@@ -1,9 +1,11 @@
 """Constrained bilevel optimization: projection-free, single-loop, on JAX."""
 
+from bilevax.diagnosis import Diagnosis, Finding, diagnose
 from bilevax.hypergradient import exact_hypergradient
 from bilevax.loop import solve
 from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
+from bilevax.problems import minimax
 from bilevax.report import plot
 from bilevax.result import Result, SolveFailed
 from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler
@@ -45,6 +47,8 @@ __all__ = [
     "Constants",
     "ConvexSet",
     "GroupL2Ball",
+    "Diagnosis",
+    "Finding",
     "IBCG",
     "KSparse",
     "L1Ball",
@@ -75,9 +79,11 @@ __all__ = [
     "auto",
     "basic_metrics",
     "check_derivatives",
+    "diagnose",
     "exact_hypergradient",
     "exact_metrics",
     "gap_below",
+    "minimax",
     "plateau",
     "plot",
     "relative_gap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem, check_derivatives, formulas
-from bilevax.sets import UserSet
+from bilevax.sets import ConvexSet, UserSet
 
 _NUMPY_INSIDE = (
     jax.errors.TracerArrayConversionError,
@@ -217,7 +218,7 @@ def check_key(key: Any) -> Any:
 
 def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     """Refuse sets whose oracle cannot serve a Frank-Wolfe step, before the first one."""
-    name = type(solver).__name__
+    name = solver if isinstance(solver, str) else type(solver).__name__
     width = problem.domain.diameter(x).value
     if np.isinf(float(width)):
         raise ValueError(
@@ -225,7 +226,9 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
             f"bound it, or use a projected method."
         )
     try:
-        if isinstance(problem.domain, UserSet):  # what it answers is converted to the structure of x only if it has it
+        if isinstance(problem.domain, UserSet):
+            _check_oracle(problem.domain)
+            # What it answers is converted to the structure of x only if it has it.
             look = problem.domain.oracle
         else:
             look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
@@ -235,12 +238,31 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
             f"the lmo of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it with "
             f"jax.numpy, or wrap it as bx.UserSet(lmo, host=True) to run it on the host."
         ) from error
+    if isinstance(s, ConvexSet):
+        raise TypeError(
+            f"domain returned a set, a {type(s).__name__}: the set of x cannot depend on y or x. {_NO_COUPLING}"
+        )
     got, wanted = trees.shapes(s), trees.shapes(x)
     if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
         kinds = _kinds(s) if got.structure == wanted.structure else f"{got.structure}"
         raise ValueError(
             f"the lmo of {problem.domain!r} returned {kinds} for a direction of {_kinds(x)}; it must match x."
         )
+
+
+_NO_COUPLING = "Give one fixed set, and put what couples x and y into upper or lower."
+
+
+def _check_oracle(domain: UserSet) -> None:
+    try:
+        inspect.signature(domain.oracle).bind(None)
+    except TypeError:
+        raise TypeError(
+            f"the lmo of {domain!r} must take one argument, the direction; it takes "
+            f"{inspect.signature(domain.oracle)}. {_NO_COUPLING}"
+        ) from None
+    except ValueError:  # builtins tell no signature
+        return
 
 
 def _layout(shapes: trees.Shapes) -> str:

@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 LAYERS = [
     ["trees", "linalg", "files", "control", "clock"],
     ["sets", "schedules", "sampling", "problem"],
-    ["hypergradient", "theory"],
+    ["hypergradient", "theory", "estimation"],
     ["solvers"],
-    ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop"],
+    ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop", "diagnosis"],
     ["problems"],
     ["report"],
     ["experiments"],

@@ -2,6 +2,28 @@
 
 from bilevax.problems.completion import Synthetic, matrix_completion, synthetic
 from bilevax.problems.coreset import Toy, toy_coreset
+from bilevax.problems.known import (
+    KnownProblem,
+    known_nonconvex,
+    known_quadratic,
+    known_robust_lower,
+    known_robust_upper,
+)
+from bilevax.problems.minimax import minimax
 from bilevax.problems.quadratic import KnownQuadratic, random_quadratic
 
-__all__ = ["KnownQuadratic", "Synthetic", "Toy", "matrix_completion", "random_quadratic", "synthetic", "toy_coreset"]
+__all__ = [
+    "KnownProblem",
+    "KnownQuadratic",
+    "Synthetic",
+    "Toy",
+    "known_nonconvex",
+    "known_quadratic",
+    "known_robust_lower",
+    "known_robust_upper",
+    "matrix_completion",
+    "minimax",
+    "random_quadratic",
+    "synthetic",
+    "toy_coreset",
+]

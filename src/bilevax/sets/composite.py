@@ -88,8 +88,9 @@ class VertexHull(ConvexSet):
 
     def diameter(self, like: PyTree) -> Diameter:
         rows = [v.reshape(v.shape[0], -1) for v in jax.tree.leaves(self.points)]
-        if known(self.points) and rows[0].shape[0] <= 5000:
-            return Diameter(float(scipy.spatial.distance.pdist(np.hstack(rows)).max(initial=0.0)), True)
+        if known(self.points) and rows[0].shape[0] <= 1000:
+            widest = scipy.spatial.distance.pdist(np.hstack(rows)).max(initial=0.0)
+            return Diameter(jnp.asarray(widest, trees.dtype(like)), True)
         stacked = jnp.concatenate([jnp.asarray(v, trees.dtype(like)) for v in rows], axis=1)
         return Diameter(2.0 * jnp.max(jnp.linalg.norm(stacked - jnp.mean(stacked, axis=0), axis=1)), False)
 

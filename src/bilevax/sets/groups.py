@@ -36,8 +36,8 @@ def _labels(leaf: Any) -> np.ndarray:
 class GroupL2Ball(ConvexSet):
     """Points whose groups have Euclidean norms that sum to at most the radius: `sum_G |x_G|_2 <= radius`.
 
-    `groups` has the structure and shape of x and gives each entry its group, `0` to `G - 1`; a plain list of numbers
-    is one vector. `lmo` is `-radius F_G / |F_G|` on the group of largest norm.
+    `groups` has the structure and shape of x and gives each entry its group, `0` to `G - 1`; a list of numbers, or
+    of such lists, is one array. `lmo` is `-radius F_G / |F_G|` on the group of largest norm.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> ball = bx.GroupL2Ball([0, 0, 1])
@@ -51,7 +51,7 @@ class GroupL2Ball(ConvexSet):
     count: int = eqx.field(static=True)
 
     def __init__(self, groups: PyTree, radius: Scalar | float = 1.0):
-        if isinstance(groups, (list, tuple)) and all(np.isscalar(label) for label in groups):
+        if isinstance(groups, (list, tuple)) and all(map(np.isscalar, jax.tree.leaves(groups))):
             groups = np.asarray(groups)
         self.groups, self.radius = jax.tree.map(_labels, groups), number(radius)
         leaves = jax.tree.leaves(self.groups)

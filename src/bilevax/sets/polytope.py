@@ -139,7 +139,7 @@ class _Program:
     """A linear program without its objective, with its bounding box; equal to another with the same numbers."""
 
     def __init__(self, rows: _Rows | None, equal: _Rows | None, lower: Any, upper: Any):
-        low, high = (np.array(bound, np.float64) for bound in (lower, upper))
+        low, high = (np.reshape(np.asarray(v, np.float64), -1 if np.ndim(v) else ()) for v in (lower, upper))
         parts = {"A": rows and rows.matrix, "A_eq": equal and equal.matrix, "lower": low, "upper": high}
         sizes = {name: v.shape[-1] for name, v in parts.items() if v is not None and v.ndim}
         if not any(sizes.values()):
@@ -155,9 +155,8 @@ class _Program:
         if np.any(self.lower > self.upper) or self._run(np.zeros(d), also=(2,)).status == 2:
             raise ValueError("Polytope is empty: no point satisfies all its constraints; relax one of them.")
         self.box = np.array([[self._end(i, 1.0), self._end(i, -1.0)] for i in range(d)]).T
-        self.digests = tuple(
-            hashlib.sha256(v.tobytes()).digest() for v in (*self.rows, *self.equal, self.lower, self.upper)
-        )
+        numbers = (*self.rows, *self.equal, self.lower, self.upper)
+        self.digests = tuple(hashlib.sha256(v.tobytes()).digest() for v in numbers)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Program) and self.digests == other.digests
@@ -188,12 +187,12 @@ class _Program:
         if answer.status == 3 or (answer.status == 4 and "unbounded" in answer.message.lower()):
             raise ValueError(
                 f"Polytope is unbounded: coordinate {i} can go to {'-' if sign > 0 else '+'}infinity; "
-                f"give it a {'lower' if sign > 0 else 'upper'} bound."
+                f"give it {'a lower' if sign > 0 else 'an upper'} bound."
             )
         return float((self._run(objective) if answer.status else answer).x[i])
 
     def minimize(self, direction: np.ndarray) -> tuple[np.ndarray, float]:
-        """A vertex, and how far its value is above a lower bound that needs no trust in the solver."""
+        """A vertex, and how far its value is above a lower bound that trusts no multiplier of the solver."""
         answer = self._run(direction)
         s = np.clip(answer.x, self.lower, self.upper)
         # Weak duality: any multipliers y <= 0 and z give <c, x> >= b y + b_eq z + min <c - A'y - A_eq'z, box>.
@@ -206,7 +205,7 @@ class _Program:
 class Polytope(_HostSet):
     """The bounded set `A x <= b`, `A_eq x = b_eq`, `lower <= x <= upper`, over all leaves of x as one vector.
 
-    Matrices may be dense or sparse and are kept dense; bounds are numbers or vectors and default to none. The `lmo`
+    Matrices may be dense or sparse and are kept dense; bounds are numbers or arrays and default to none. The `lmo`
     is a linear program on the host (HiGHS), its error bounded by duality. Construction checks that the set is
     neither empty nor unbounded, at the price of two linear programs per coordinate; the box found on the way bounds
     the diameter. Numbers stay in double precision whatever the precision of x.
@@ -244,8 +243,7 @@ class Polytope(_HostSet):
 
     def conditions(self, x: PyTree) -> list[Condition]:
         values, _ = flat(x)
-        p = self.program
-        numbers = (*p.rows, *p.equal, p.lower, p.upper)
+        numbers = (*self.program.rows, *self.program.equal, self.program.lower, self.program.upper)
         A, b, A_eq, b_eq, lower, upper = (jnp.asarray(v, values.dtype) for v in numbers)
         beyond = jnp.max(A @ values - b, initial=-jnp.inf)
         off = jnp.max(jnp.abs(A_eq @ values - b_eq), initial=0)

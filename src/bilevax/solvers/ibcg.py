@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import control, trees
+from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import adjoint_step
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.sets.contract import known
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.theory import Constants, estimate_constants
+from bilevax.theory import Constants
 
 
 class IBCGState(eqx.Module):
@@ -74,10 +75,12 @@ class IBCG(eqx.Module):
         constants, warmup = self.constants, self.warmup
         if constants is None and (self.alpha is None or self.eta is None or warmup is None):
             constants = estimate_constants(problem, x, y, key)
-        alpha = as_schedule(constants.alpha if self.alpha is None else self.alpha)
-        eta = as_schedule(0.9 * constants.eta_limit if self.eta is None else self.eta)
-        if warmup is None:
-            warmup = jnp.clip(jnp.ceil(constants.kappa), 0, 50)
+        alpha, eta = self.alpha, self.eta
+        if alpha is None or eta is None or warmup is None:
+            safe = for_steps(constants)
+            alpha = as_schedule(safe.alpha if alpha is None else alpha)
+            eta = as_schedule(0.9 * safe.alpha if eta is None else eta)  # alpha is also the bound of eta
+            warmup = jnp.clip(jnp.ceil(safe.kappa), 0, 50) if warmup is None else warmup
         return IBCG(
             self.gamma, alpha=alpha, eta=eta, constants=constants, w0=self.w0, warmup=jnp.asarray(warmup, jnp.int32)
         )
@@ -95,8 +98,9 @@ class IBCG(eqx.Module):
             return y, adjoint_step(problem.linearize_lower(x, y).hvp, f_y, w, eta)[0]
 
         y, w = control.repeat(self.warmup, inner, (y, w), host=problem.host)
-        n = self.warmup
-        return IBCGState(x, y, w, k, problem.domain.start(x)), Counts(upper_grads=2 * n, lower_grads=n, hvps=n)
+        n, estimating = self.warmup, 0 if self.constants is None else self.constants.products
+        counts = Counts(upper_grads=2 * n, lower_grads=n, hvps=n + estimating)
+        return IBCGState(x, y, w, k, problem.domain.start(x)), counts
 
     def step(self, problem: BilevelProblem, state: IBCGState, key: Array) -> tuple[IBCGState, Info]:
         """Lines 4 to 8 of Algorithm 1."""

@@ -1,0 +1,129 @@
+"""The constants of a problem, measured where no formula gives them.
+
+The spectrum of the lower Hessian comes from Lanczos on Hessian products; Lipschitz constants are the largest ratios
+seen between sampled points and hence lower bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import linalg, trees
+from bilevax.problem import BilevelProblem, LowerStructure
+from bilevax.theory import Constants
+
+PRODUCTS = 288
+"""Hessian products at the start, at most; a second point gets a tenth of what is left of three hundred."""
+PRODUCTS_ELSEWHERE = 10
+MARGIN = 1.1
+"""Steps are taken for an L_g this much larger than the estimate: Ritz values lie inside the spectrum of one point."""
+
+
+def _traceable(problem: BilevelProblem) -> BilevelProblem:
+    """Without host formulas, which cannot be traced; autodiff of the lower level always can."""
+    return replace(problem, structure=LowerStructure()) if problem.structure.host else problem
+
+
+def lower_spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, max_products: int) -> linalg.Extremes:
+    """Both ends of the spectrum of H(x, y)."""
+    problem = _traceable(problem)
+    flat, back = ravel_pytree(y)
+    hvp = problem.linearize_lower(x, y).hvp
+    matvec = lambda v: ravel_pytree(hvp(back(v)))[0]  # noqa: E731
+    return linalg.extreme_eigenvalues(matvec, flat.size, key, max_products=max_products, dtype=flat.dtype)
+
+
+def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
+    """Another point: halfway to a random extreme point of the set, and from y by the best step along the gradient."""
+    problem = _traceable(problem)
+    dtype = trees.dtype(y)
+    s, _ = problem.domain.lmo(trees.random_like(x, key), problem.domain.start(x))
+    x = trees.move(x, s, jnp.asarray(0.5, dtype))
+    g_y = problem.lower_grad(x, y)
+    curvature = trees.inner(g_y, problem.lower_hvp(x, y, g_y))
+    length = jnp.where(curvature > 0, trees.inner(g_y, g_y) / jnp.where(curvature > 0, curvature, 1), 0)
+    return x, trees.axpy(-length, g_y, y)
+
+
+def estimate_constants(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
+    """mu_g and L_g from at most three hundred Hessian products at two points."""
+    here, there = jax.random.split(key)
+    first = lower_spectrum(problem, x, y, here, PRODUCTS)
+    second = lower_spectrum(problem, *elsewhere(problem, x, y, there), there, PRODUCTS_ELSEWHERE)
+    low, high = jnp.minimum(first.low, second.low), jnp.maximum(first.high, second.high)
+    return Constants(low, high, estimated=True, products=first.products + second.products + 1)
+
+
+def for_steps(constants: Constants) -> Constants:
+    """What step sizes are computed from: estimates with a margin, given constants as they are."""
+    if not constants.estimated:
+        return constants
+    return replace(constants, mu_g=jnp.maximum(constants.mu_g, 0), L_g=MARGIN * constants.L_g)
+
+
+def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, count: int) -> list[tuple[PyTree, PyTree]]:
+    """The start and `count - 1` other points: x on random chords of the set, y around y*(x)."""
+    points = [(x, y)]
+    for i in range(1, count):
+        there = jax.random.fold_in(key, i)
+        x_i, y_i = elsewhere(problem, points[-1][0], points[-1][1], there)
+        points.append(
+            (x_i, trees.axpy(0.1 * trees.norm(y_i) / trees.size(y_i) ** 0.5, trees.random_like(y_i, there), y_i))
+        )
+    return points
+
+
+@jax.jit
+def _cross_norm(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Scalar:
+    """The norm of J(x, y), by twenty power steps on J^T J."""
+
+    def step(_: Array, w: PyTree) -> PyTree:
+        d = problem.lower_cross(x, y, w)
+        _, back = jax.jvp(lambda x: problem.lower_grad(x, y), (x,), (d,))
+        size = trees.norm(back)
+        return trees.scale(1 / jnp.where(size > 0, size, 1), back)
+
+    w = jax.lax.fori_loop(0, 20, step, trees.random_like(y, key))
+    return trees.norm(problem.lower_cross(x, y, w)) / jnp.where(trees.norm(w) > 0, trees.norm(w), 1)
+
+
+@jax.jit
+def _ratios(
+    problem: BilevelProblem, a: tuple[PyTree, PyTree], b: tuple[PyTree, PyTree], key: Array
+) -> dict[str, Scalar]:
+    """How much each derivative changes between two points, over the distance that its constant refers to."""
+    (x, y), (x_b, y_b) = a, b
+    v = trees.random_like(y, key)
+    v = trees.scale(1 / trees.norm(v), v)
+
+    def ratio(change: PyTree, distance: Scalar) -> Scalar:
+        return jnp.where(distance > 0, trees.norm(change) / jnp.where(distance > 0, distance, 1), 0)
+
+    along_x, along_y = trees.norm(trees.sub(x_b, x)), trees.norm(trees.sub(y_b, y))
+    base, moved_x, moved_y = problem.upper_grads(x, y), problem.upper_grads(x_b, y), problem.upper_grads(x, y_b)
+    here, there = problem.linearize_lower(x, y), problem.linearize_lower(x_b, y_b)
+    both = jnp.sqrt(along_x**2 + along_y**2)
+    return {
+        "L_xx_f": ratio(trees.sub(moved_x[0], base[0]), along_x),
+        "L_yx_f": ratio(trees.sub(moved_x[1], base[1]), along_x),
+        "L_xy_f": ratio(trees.sub(moved_y[0], base[0]), along_y),
+        "L_yy_f": ratio(trees.sub(moved_y[1], base[1]), along_y),
+        "L_yy_g": ratio(trees.sub(there.hvp(v), here.hvp(v)), both),
+        "L_yx_g": ratio(trees.sub(there.cross(v), here.cross(v)), both),
+    }
+
+
+def sampled_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> dict[str, float]:
+    """The largest ratio seen for each Lipschitz constant of Assumptions 2.1 and 2.2; true constants are no smaller."""
+    problem = _traceable(problem)
+    found: dict[str, float] = {"C_yx_g": 0.0}
+    for i, point in enumerate(points):
+        found["C_yx_g"] = max(found["C_yx_g"], float(_cross_norm(problem, *point, jax.random.fold_in(key, i))))
+        ratios = _ratios(problem, point, points[i - 1], jax.random.fold_in(key, i))
+        found.update({name: max(found.get(name, 0.0), float(value)) for name, value in ratios.items()})
+    return found

@@ -1,0 +1,174 @@
+"""`diagnose` on a healthy problem, and on broken ones whose fault it must name in words."""
+
+import json
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from zoo import known_problem
+
+import bilevax as bx
+
+X, Y = jnp.full(3, 0.3), jnp.zeros(3)
+
+
+def upper(x, y, data):
+    return 0.5 * jnp.sum((y - 1.0) ** 2) + 0.1 * jnp.sum(x**2)
+
+
+def lower(x, y, data):
+    return jnp.sum(jnp.sqrt(1 + (y - 0.2) ** 2)) + 0.5 * jnp.sum((y - x) ** 2)
+
+
+def problem(**changes):
+    return bx.BilevelProblem(**{"upper": upper, "lower": lower, "domain": bx.Box(-1.0, 1.0), **changes})
+
+
+def kinked(x, y, data):
+    return jnp.sum(jnp.abs(y - 0.123)) + 0.5 * jnp.sum((y - x) ** 2)
+
+
+def flat_direction(x, y, data):
+    return 0.5 * (y[0] - x[0]) ** 2 + 0.5 * (y[1] - y[2] - x[1]) ** 2
+
+
+@jax.custom_jvp
+def wrong_slope(x):
+    return jnp.sum(x**2)
+
+
+wrong_slope.defjvp(lambda primals, tangents: (wrong_slope(*primals), jnp.sum(primals[0] * tangents[0])))
+
+wrong_hessian = bx.LowerStructure(hvp=lambda x, y, w, data: 1.1 * w)
+
+# name: (problem, x0, y0, the check that must fail, words that must be said)
+BROKEN = {
+    "not strongly convex": (problem(lower=flat_direction), X, Y, "strong convexity", "not strongly convex.*ridge"),
+    "concave": (problem(lower=lambda x, y, d: -lower(x, y, d)), X, Y, "strong convexity", "concave.*change its sign"),
+    "wrong user Hessian": (problem(structure=wrong_hessian), X, Y, "input", r"structure\.hvp disagrees with autodiff"),
+    "nonsmooth lower": (problem(lower=kinked), X, Y, "smoothness", "gradient of lower in y jumps.*pseudo-Huber"),
+    "nonsmooth upper": (
+        problem(upper=lambda x, y, d: jnp.sum(jnp.maximum(y - 0.05, 0))), X, Y,
+        "smoothness", "gradient of upper in y jumps",
+    ),
+    "start outside": (problem(), X + 2, Y, "input", r"x0 is not in Box.*above its upper bound"),
+    "mixed precision": (problem(), X.astype("float32"), Y, "input", "must share one precision"),
+    "set depends on y": (problem(domain=lambda direction, y: -jnp.sign(direction)), X, Y, "set", "one fixed set"),
+    "set made from y": (problem(domain=lambda y: bx.L2Ball(2.0)), X, Y, "set", "returned a set.*one fixed set"),
+    "maximising oracle": (
+        problem(domain=bx.UserSet(jnp.sign, contains=lambda x: jnp.all(jnp.abs(x) <= 1))), X, Y,
+        "set", "does not minimise.*check its sign",
+    ),
+    "oracle outside its set": (
+        problem(domain=bx.UserSet(lambda d: -2 * jnp.sign(d), contains=lambda x: jnp.all(jnp.abs(x) <= 1))), X, Y,
+        "set", "points outside the set",
+    ),
+    "unbounded set": (problem(domain=bx.WholeSpace()), X, Y, "set", "unbounded"),
+    "numpy inside": (problem(upper=lambda x, y, d: np.sum(np.asarray(y))), X, Y, "input", "Write it with jax.numpy"),
+    "wrong derivative": (
+        problem(upper=lambda x, y, d: 0.5 * jnp.sum(y**2) + wrong_slope(x)), X, Y,
+        "hypergradient", "its gradient predicts.*custom derivative",
+    ),
+    "no minimiser": (
+        problem(lower=lambda x, y, d: jnp.sum(jnp.exp(-y)) + 0.0 * jnp.sum(x * y)), X, Y,
+        "strong convexity|lower solution", "not strongly convex|no minimiser",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_fault_is_named(name):
+    broken, x, y, check, words = BROKEN[name]
+    found = bx.diagnose(broken, x, y)
+    assert not found.healthy
+    fault = found.faults[0]
+    assert re.fullmatch(check, fault.check), str(found)
+    assert re.search(words, f"{fault.found} {fault.advice}", re.S), str(found)
+    assert fault.found in str(found)
+
+
+WEAK = {
+    "one level below": (problem(lower=lambda x, y, d: jnp.sum((y - 1) ** 2) + jnp.sum(x**2)), "lower does not couple"),
+    "one level above": (problem(upper=lambda x, y, d: jnp.sum(x**2)), "upper does not depend on y"),
+    "ill conditioned": (
+        problem(lower=lambda x, y, d: 0.5 * jnp.sum(jnp.array([1e-6, 1.0, 1.0]) * (y - x) ** 2)),
+        "y and w follow x slowly",
+    ),
+    "a Hessian that jumps": (
+        problem(lower=lambda x, y, d: jnp.sum(jnp.maximum(y - 0.1, 0) ** 2) + 0.5 * jnp.sum((y - x) ** 2)),
+        "Hessian of lower in y jumps",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_weaknesses_are_warnings(name):
+    weak, words = WEAK[name]
+    found = bx.diagnose(weak, X, Y)
+    assert found.healthy, str(found)
+    assert any(f.verdict == "warning" and words in f.found for f in found.findings), str(found)
+
+
+def test_single_precision_with_bad_conditioning_is_a_warning():
+    stiff = lambda x, y, d: 0.5 * jnp.sum(jnp.array([1e-4, 1.0, 1.0], "float32") * (y - x) ** 2)  # noqa: E731
+    found = bx.diagnose(problem(lower=stiff), X.astype("float32"), Y.astype("float32"))
+    assert any(f.verdict == "warning" and "digits in the adjoint" in f.found for f in found.findings), str(found)
+
+
+@pytest.mark.parametrize("name", ["Simplex", "NuclearBall", "Product", "L2Ball"])
+def test_a_healthy_problem_gets_its_constants_and_steps(name):
+    known = known_problem(name, kappa=30.0)
+    x, y = known.problem.domain.vertex(known.problem.x_like), jnp.ones(6)
+    found = bx.diagnose(known.problem, x, y)
+    assert found.healthy and all(f.verdict == "ok" for f in found.findings), str(found)
+    data, constants = known.problem.data, found.constants
+    np.testing.assert_allclose(float(constants.L_g), 30.0, rtol=0.02)
+    np.testing.assert_allclose(float(constants.mu_g), 1.0, rtol=0.05)
+    np.testing.assert_allclose(float(constants.C_yx_g), np.linalg.norm(data["B"], 2), rtol=0.05)
+    np.testing.assert_allclose(float(constants.L_yy_f), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(float(constants.L_xx_f), 0.1, rtol=1e-6)
+    assert float(constants.L_yy_g) < 1e-6 and float(constants.L_yx_g) < 1e-6
+    assert abs(float(found.steps["alpha"]) - 2 / (1 + 1.1 * 30)) < 2e-3
+    text = str(found)
+    assert "constants (estimated): mu_g = " in text and "proposed: alpha = " in text
+    assert json.loads(json.dumps(found.to_dict()))["steps"] == found.steps
+
+
+def test_solve_uses_the_same_estimates():
+    known = known_problem("Simplex", kappa=30.0)
+    x, y = jnp.full(5, 0.4), jnp.ones(6)
+    found = bx.diagnose(known.problem, x, y)
+    result = bx.solve(known.problem, x0=x, y0=y, steps=1)
+    np.testing.assert_allclose(float(result.solver.constants.L_g), float(found.constants.L_g), rtol=1e-9)
+    np.testing.assert_allclose(float(result.solver.constants.mu_g), float(found.constants.mu_g), rtol=1e-9)
+    np.testing.assert_allclose(float(result.solver.alpha.value), float(found.steps["alpha"]), rtol=1e-3)
+
+
+def test_minimax_has_a_vanishing_adjoint_and_finds_the_saddle_point():
+    """min over x in the l2 ball, max over y, of y^T (A x - b) - |y|^2/2: the maximum is |A x - b|^2 / 2."""
+    rng = np.random.default_rng(0)
+    A, x_star = jnp.asarray(rng.standard_normal((6, 3))), jnp.array([0.2, -0.3, 0.1])
+    payoff = lambda x, y, data: y @ (data["A"] @ x - data["b"]) - 0.5 * jnp.sum(y**2)  # noqa: E731
+    game = bx.minimax(payoff, bx.L2Ball(1.0), {"A": A, "b": A @ x_star})
+    result = bx.solve(game, bx.IBCG(bx.OpenLoop(6)), jnp.array([0.0, 1.0, 0.0]), jnp.zeros(6), steps=300_000, tol=1e-7)
+    np.testing.assert_allclose(result.x, x_star, atol=1e-3)
+    assert float(result.audit().ell) < 1e-6
+    truth = bx.exact_hypergradient(game, result.x, result.y)
+    np.testing.assert_allclose(truth.v, 0, atol=1e-10)
+    np.testing.assert_allclose(truth.gradient, game.upper_grads(result.x, truth.y)[0], atol=1e-10)  # Danskin
+    np.testing.assert_allclose(result.state.w, 0, atol=1e-3)
+
+
+def test_the_saddle_point_of_a_bilinear_quadratic_game_on_the_simplex():
+    """A strictly dominant vertex: Frank-Wolfe reaches it exactly, y and w then converge linearly to 1e-6."""
+    payoff = lambda x, y, c: x @ y + c @ x - 0.5 * jnp.sum(y**2)  # noqa: E731
+    c = jnp.array([3.0, 0.0, 2.5])
+    game = bx.minimax(payoff, bx.Simplex(), c)
+    result = bx.solve(game, x0=jnp.full(3, 1 / 3), y0=jnp.zeros(3), steps=20_000, tol=1e-7)
+    assert result.success
+    np.testing.assert_allclose(result.x, [0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(result.y, result.x, atol=1e-6)
+    assert bx.minimax(payoff, bx.Simplex(), c).lower == replace(game).lower
