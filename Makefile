@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/bilevax demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow

@@ -138,6 +138,16 @@ def top_eigenpair(
     return Eigenpair(value, vector / jnp.linalg.norm(vector), residual, products)
 
 
+# Compiled by themselves: called outside compiled code, a loop over a closure would be compiled again at every call.
+@jax.jit
+def lowest_eigenpair(
+    symmetric: Float[Array, "n n"], start: Vector, key: Array, *, tol: Scalar | float, max_products: Scalar | int = 500
+) -> Eigenpair:
+    """The smallest eigenvalue of a dense symmetric matrix, as the largest of its negative."""
+    return top_eigenpair(lambda v: -(symmetric @ v), start, key, tol=tol, max_products=max_products)
+
+
+@jax.jit
 def top_singular_pair(
     matrix: Matrix, start: Vector, key: Array, *, tol: Scalar | float, max_products: Scalar | int = 500
 ) -> SingularPair:

@@ -337,7 +337,7 @@ def _smallest(enough: Any, limit: int) -> int:
 def convex_iterations(
     constants: Constants, eta: float, y_error: float, w_error: float, first: float, epsilon: float, limit: int = 10**7
 ) -> int:
-    """Corollary 4.3 with its constants: about the fewest steps K for which Theorem 4.2 gives ell(x_K) - ell* <= epsilon."""
+    """Corollary 4.3 with its constants: about the fewest steps K with ell(x_K) - ell* <= epsilon by Theorem 4.2."""
 
     def enough(K: int) -> bool:
         return convex_bound(Setting(constants, convex_step(K), eta, y_error, w_error), K, first) <= epsilon

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, Objective
 from bilevax.problems import quadratic
 from bilevax.sets import Box, ConvexSet, L2Ball, Simplex
 from bilevax.theory import Constants, upper_gradient_bound
@@ -86,6 +86,17 @@ def _numpy(data: Data) -> Data:
     return {name: np.asarray(value) for name, value in data.items()}
 
 
+def _norm(matrix: np.ndarray) -> float:
+    return float(np.linalg.norm(matrix, 2))
+
+
+def _problem(upper: Objective, lower: Objective, domain: ConvexSet, data: Data, n: int, m: int) -> BilevelProblem:
+    x_like: Any = jnp.zeros(n)
+    y_like: Any = jnp.zeros(m)
+    given = {name: jnp.asarray(value) for name, value in data.items()}
+    return BilevelProblem(upper, lower, domain, given, x_like=x_like, y_like=y_like)
+
+
 def _diameter(domain: ConvexSet, n: int) -> float:
     return float(domain.diameter(np.zeros(n)).value)
 
@@ -103,7 +114,7 @@ def _affine(
     data = _numpy(known.problem.data) | {"A": mu_g * np.asarray(known.problem.data["A"])}
     spectrum = np.linalg.eigvalsh(data["A"])
     constants = Constants(
-        spectrum[0], spectrum[-1], C_yx_g=np.linalg.norm(data["B"], 2), L_yx_g=0.0, L_yy_g=0.0,
+        spectrum[0], spectrum[-1], C_yx_g=_norm(data["B"]), L_yx_g=0.0, L_yy_g=0.0,
         L_xx_f=rho, L_xy_f=0.0, L_yx_f=0.0, L_yy_f=1.0, D_X=_diameter(domain, n),
     )  # fmt: skip
     formulas = {
@@ -218,9 +229,8 @@ def known_robust_lower(
         *spectrum, C_yx_g=2 * lambda2, L_yx_g=0.0, L_yy_g=lambda1 / delta * HUBER_THIRD,
         L_xx_f=L, L_xy_f=L, L_yx_f=L, L_yy_f=L, D_X=_diameter(domain, n),
     )  # fmt: skip
-    given = {name: jnp.asarray(value) for name, value in data.items()}
     return KnownProblem(
-        BilevelProblem(mean_square, robust_lower, domain, given, x_like=jnp.zeros(n), y_like=jnp.zeros(n)),
+        _problem(mean_square, robust_lower, domain, data, n, n),
         _bounded_on_the_path(constants, L * (x_star - solution(x_star))),
         lower_solution=solution,
         hessian=lambda y: curvature(y)[..., None] * np.eye(n),
@@ -246,10 +256,10 @@ def bent_and_coupled(domain: Box, bend: float = 0.0, **matrices: Any) -> KnownPr
     data = {name: np.asarray(value, float) for name, value in matrices.items()} | {"bend": np.asarray(float(bend))}
     A, B, P, E = (data[name] for name in ("A", "B", "P", "E"))
     spectrum, n, m = np.linalg.eigvalsh(A), B.shape[1], B.shape[0]
-    C = np.linalg.norm(B, 2)
+    C = _norm(B)
     constants = Constants(
-        spectrum[0], spectrum[-1], C_yx_g=C * (1 + bend), L_yx_g=C * bend, L_yy_g=0.0, L_xx_f=np.linalg.norm(P, 2),
-        L_xy_f=np.linalg.norm(E, 2), L_yx_f=np.linalg.norm(E, 2), L_yy_f=1.0, D_X=_diameter(domain, n),
+        spectrum[0], spectrum[-1], C_yx_g=C * (1 + bend), L_yx_g=C * bend, L_yy_g=0.0, L_xx_f=_norm(P),
+        L_xy_f=_norm(E), L_yx_f=_norm(E), L_yy_f=1.0, D_X=_diameter(domain, n),
     )  # fmt: skip
 
     def solution(x: Rows) -> Rows:
@@ -262,10 +272,9 @@ def bent_and_coupled(domain: Box, bend: float = 0.0, **matrices: Any) -> KnownPr
     def grads(x: Rows, y: Rows) -> tuple[Rows, Rows]:
         return x @ P + data["q"] + y @ E.T, y - data["c"] + x @ E
 
-    given = {name: jnp.asarray(value) for name, value in data.items()}
     inside = np.broadcast_to((np.asarray(domain.lower) + np.asarray(domain.upper)) / 2, (n,))
     return KnownProblem(
-        BilevelProblem(coupled, bent, domain, given, x_like=jnp.zeros(n), y_like=jnp.zeros(m)),
+        _problem(coupled, bent, domain, data, n, m),
         _bounded_on_the_path(constants, grads(inside, solution(inside))[1]),
         lower_solution=solution,
         hessian=lambda y: np.broadcast_to(A, (*y.shape, m)),

@@ -141,10 +141,9 @@ class Spectraplex(_Spectral):
         largest = jnp.max(jnp.abs(matrix))
         unit = jnp.where(largest == 0, 1, largest)
         symmetric = (0.5 * matrix + 0.5 * matrix.T) / unit
-        lowest = linalg.top_eigenpair(
-            lambda v: -(symmetric @ v), memory.warm, jax.random.key(_NOISE),
-            tol=self.tol, max_products=self.max_products,
-        )  # fmt: skip
+        lowest = linalg.lowest_eigenpair(
+            symmetric, memory.warm, jax.random.key(_NOISE), tol=self.tol, max_products=self.max_products
+        )
         room = self._room(n)
         atom = jnp.where(lowest.value > 0, room, 0) * jnp.outer(lowest.vector, lowest.vector)
         s = atom + self.eps * jnp.eye(n, dtype=matrix.dtype)
