@@ -70,12 +70,15 @@ def test_compilation_is_reported_apart():
 
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_counts_of_ibcg(warmup):
-    trace = solve(solver=bx.IBCG(warmup=warmup), every=10).trace
+    trace = solve(solver=bx.IBCG(warmup=warmup, constants=bx.Constants(1.0, 10.0)), every=10).trace
     k = trace["step"]
     assert trace["upper_grads"].tolist() == (2 * (k + warmup)).tolist()
     assert trace["lower_grads"].tolist() == (k + warmup).tolist() == trace["hvps"].tolist()
     assert trace["crosses"].tolist() == k.tolist() == trace["lmos"].tolist()
     assert not np.any(trace["projections"])
+    estimated = solve(solver=bx.IBCG(warmup=warmup), every=10)  # products spent on estimating constants count too
+    spent = int(estimated.solver.constants.products)
+    assert 0 < spent <= 300 and estimated.trace["hvps"].tolist() == (k + warmup + spent).tolist()
 
 
 def test_observers_see_every_row_and_its_state():

@@ -76,6 +76,7 @@ def figure(config: ToyConfig, results: dict[str, Result], path: str | Path) -> A
         figures.draw_line(curve, trace["step"], trace["ell_error"], i, name)
     plane.plot(*np.asarray(toy.problem.data["target"]), "k*", markersize=11, label="target (2, 2)")
     plane.plot(*toy.theta_star, "kx", markersize=8, markeredgewidth=2, label="optimum θ*")
+    plane.margins(0.12)
     plane.set_aspect("equal", adjustable="datalim")
     plane.set_xlabel("θ₁")
     plane.set_ylabel("θ₂")
