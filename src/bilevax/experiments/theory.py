@@ -219,7 +219,7 @@ def _save(figure: Any, path: Path) -> None:
 
 def lipschitz_figure(path: Path) -> None:
     """Lemmas 2.1 and A.1: the largest ratio between pairs of points of the set, and the constant, against kappa."""
-    drawn, axes = figures._figure(4)
+    drawn, axes = figures.new_figure(4)
     kappas = np.geomspace(1.3, 100, 10)
     rng = np.random.default_rng(0)
     for colour, (name, make) in enumerate(FAMILIES.items()):
@@ -255,7 +255,7 @@ def lipschitz_figure(path: Path) -> None:
 
 def tracking_figure(path: Path, *, kappa: float = 3.0, gamma: float = 0.01, steps: int = 60) -> None:
     """Lemmas B.1, B.2 and B.3, and 4.1: how far y, w and the direction are from what they track."""
-    drawn, axes = figures._figure(3)
+    drawn, axes = figures.new_figure(3)
     for colour, name in enumerate((*FAMILIES, NONCONVEX)):
         made, setting = _one(name, kappa, gamma, steps=steps, far=2.0)
         k = np.arange(steps + 1)
@@ -278,7 +278,7 @@ def tracking_figure(path: Path, *, kappa: float = 3.0, gamma: float = 0.01, step
 
 def convex_figure(path: Path, *, kappa: float = 1.5, steps: int = 2000) -> None:
     """Lemma B.4 and Theorem 4.2 with gamma = log(K)/K."""
-    drawn, axes = figures._figure(2)
+    drawn, axes = figures.new_figure(2)
     gamma = theory.convex_step(steps)
     for colour, name in enumerate(FAMILIES):
         made, setting = _one(name, kappa, gamma, steps=steps, far=1.0)
@@ -299,7 +299,7 @@ def convex_figure(path: Path, *, kappa: float = 1.5, steps: int = 2000) -> None:
 
 def nonconvex_figure(path: Path, *, steps: int = 5000) -> None:
     """Theorem 4.4: the smallest gap so far, for two condition numbers and gamma as in Corollary 4.5."""
-    drawn, axes = figures._figure(2)
+    drawn, axes = figures.new_figure(2)
     k = np.unique(np.geomspace(1, steps, 80).astype(int))
     for axis, kappa in zip(axes, (1.0, 2.0), strict=True):
         for seed in range(3):
@@ -318,7 +318,7 @@ def nonconvex_figure(path: Path, *, steps: int = 5000) -> None:
 
 def rates_figure(path: Path) -> None:
     """Corollaries 4.3 and 4.5: one run for each horizon, and the growth with kappa at a fixed one."""
-    drawn, axes = figures._figure(3)
+    drawn, axes = figures.new_figure(3)
     horizons = [100, 316, 1000, 3162, 10**4, 31623, 10**5]
     for colour, (name, make) in enumerate(FAMILIES.items()):
         knowns, errors = [make(1.5, seed) for seed in range(5)], []
@@ -371,7 +371,7 @@ def rates_figure(path: Path) -> None:
 
 def printed_figure(path: Path) -> None:
     """Runs that exceed a printed bound, and what the proofs give."""
-    drawn, axes = figures._figure(3)
+    drawn, axes = figures.new_figure(3)
     made, setting = lagging_adjoint(1.2, steps=10)
     k = np.arange(1, 11)
     gammas = np.linspace(0.05, 1, 20)

@@ -66,7 +66,7 @@ def rows(config: ToyConfig, results: dict[str, Result]) -> list[dict[str, Any]]:
 def figure(config: ToyConfig, results: dict[str, Result], path: str | Path) -> Any:
     """The path of theta_k through the plane, and the distance of ell from its optimum."""
     toy = toy_coreset(config.mu_g)
-    drawn, (plane, curve) = figures._figure(2)
+    drawn, (plane, curve) = figures.new_figure(2)
     images = np.linalg.solve(np.asarray(toy.problem.data["A"]), np.asarray(toy.problem.data["X"]))
     hull = images[:, [0, 1, 2, 3, 0]]
     plane.fill(hull[0], hull[1], facecolor="#eeeeee", edgecolor="#999999", label="admissible θ")

@@ -45,7 +45,8 @@ def _trace(value: Any) -> Trace:
     raise TypeError(f"plot: expected a Result, a Trace, or a dictionary of them, got {type(value).__name__}.")
 
 
-def _figure(panels: int) -> tuple[Any, list[Any]]:
+def new_figure(panels: int) -> tuple[Any, list[Any]]:
+    """A row of panels in the house style."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -86,7 +87,7 @@ def plot(
                 raise ValueError(
                     f"plot: the trace {name!r} has no column {column!r}; it has {', '.join(trace.columns)}."
                 )
-    figure, axes = _figure(len(columns))
+    figure, axes = new_figure(len(columns))
     for axis, column in zip(axes, columns, strict=True):
         for i, (name, trace) in enumerate(traces.items()):
             draw_line(axis, trace[against], trace[column], i, name)

@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat, known
-from bilevax.sets.spectral import _matrix
+from bilevax.sets.spectral import one_matrix
 
 Kernel = Callable[[np.ndarray], tuple[np.ndarray, float]]
 _PART = 8192
@@ -79,10 +79,10 @@ class Birkhoff(_HostSet):
         return "Birkhoff()"
 
     def check_like(self, like: PyTree) -> None:
-        _matrix(self, trees.shapes(like).zeros(), square=True)
+        one_matrix(self, trees.shapes(like).zeros(), square=True)
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        _matrix(self, direction, square=True)
+        one_matrix(self, direction, square=True)
         values, back = flat(direction)
         s, error = _call(_permutation, values)
         return back(s), Memory(memory.warm, error)
@@ -92,7 +92,7 @@ class Birkhoff(_HostSet):
         return jax.tree.map(lambda v: jnp.full_like(v, 1.0 / v.shape[0]), trees.shapes(like).zeros())
 
     def conditions(self, x: PyTree) -> list[Condition]:
-        matrix, _ = _matrix(self, x, square=True)
+        matrix, _ = one_matrix(self, x, square=True)
         least = jnp.min(matrix)
         sums = [jnp.sum(matrix, axis=1), jnp.sum(matrix, axis=0)]
         rows, columns = (each[jnp.argmax(jnp.abs(each - 1))] for each in sums)
@@ -103,7 +103,7 @@ class Birkhoff(_HostSet):
         ]
 
     def diameter(self, like: PyTree) -> Diameter:
-        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        n = one_matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
         # Two permutations without a common one; a 1 x 1 matrix leaves no choice.
         return Diameter(jnp.sqrt(jnp.asarray(2 * n if n > 1 else 0, trees.dtype(like))), True)
 

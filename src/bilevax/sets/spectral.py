@@ -18,7 +18,8 @@ from bilevax.sets.vector import project_below
 _NOISE = 20231
 
 
-def _matrix(owner: ConvexSet, x: PyTree, square: bool = False) -> tuple[Array, jax.tree_util.PyTreeDef]:
+def one_matrix(owner: ConvexSet, x: PyTree, square: bool = False) -> tuple[Array, jax.tree_util.PyTreeDef]:
+    """The only leaf of a point as a matrix, and the way back; other points are refused in the name of the set."""
     leaves, structure = jax.tree.flatten(x)
     shapes = [tuple(jnp.shape(v)) for v in leaves]
     if len(leaves) != 1 or len(shapes[0]) != 2 or (square and shapes[0][0] != shapes[0][1]):
@@ -58,17 +59,17 @@ class NuclearBall(_Spectral):
         return f"NuclearBall(radius={float(self.radius):g})" if known(self.radius) else "NuclearBall"
 
     def check_like(self, like: PyTree) -> None:
-        _matrix(self, trees.shapes(like).zeros())
+        one_matrix(self, trees.shapes(like).zeros())
 
     def scale(self) -> Scalar | float:
         return self.radius
 
     def start(self, like: PyTree) -> Memory:
-        matrix, _ = _matrix(self, like)
+        matrix, _ = one_matrix(self, like)
         return Memory(jnp.zeros(min(matrix.shape), matrix.dtype), jnp.zeros((), matrix.dtype))
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        matrix, structure = _matrix(self, direction)
+        matrix, structure = one_matrix(self, direction)
         pair = linalg.top_singular_pair(
             matrix, memory.warm, jax.random.key(_NOISE), tol=self.tol, max_products=self.max_products
         )
@@ -77,7 +78,7 @@ class NuclearBall(_Spectral):
         return jax.tree.unflatten(structure, [s]), Memory(short, self.radius * pair.error)
 
     def project(self, x: PyTree) -> PyTree:
-        matrix, structure = _matrix(self, x)
+        matrix, structure = one_matrix(self, x)
         left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
         values = project_below(values, self.radius)
         return jax.tree.unflatten(structure, [(left * values) @ right])
@@ -86,7 +87,7 @@ class NuclearBall(_Spectral):
         return trees.shapes(like).zeros()
 
     def conditions(self, x: PyTree) -> list[Condition]:
-        matrix, _ = _matrix(self, x)
+        matrix, _ = one_matrix(self, x)
         size = jnp.sum(jnp.linalg.svd(matrix, compute_uv=False))
         return [Condition("its nuclear norm is {:.6g}", size, size - self.radius)]
 
@@ -117,7 +118,7 @@ class Spectraplex(_Spectral):
         return f"Spectraplex(trace={float(self.trace):g}, eps={float(self.eps):g})"
 
     def check_like(self, like: PyTree) -> None:
-        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        n = one_matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
         if known((self.trace, self.eps)) and n * float(self.eps) > float(self.trace) * (1 + 1e-12):
             raise ValueError(
                 f"{self!r} is empty for {n} x {n} matrices: {n} * eps = {n * float(self.eps):g} exceeds the trace; "
@@ -132,11 +133,11 @@ class Spectraplex(_Spectral):
         return jnp.maximum(self.trace - n * self.eps, 0)
 
     def start(self, like: PyTree) -> Memory:
-        matrix, _ = _matrix(self, like, square=True)
+        matrix, _ = one_matrix(self, like, square=True)
         return Memory(jnp.zeros(matrix.shape[0], matrix.dtype), jnp.zeros((), matrix.dtype))
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        matrix, structure = _matrix(self, direction, square=True)
+        matrix, structure = one_matrix(self, direction, square=True)
         n = matrix.shape[0]
         largest = jnp.max(jnp.abs(matrix))
         unit = jnp.where(largest == 0, 1, largest)
@@ -150,19 +151,19 @@ class Spectraplex(_Spectral):
         return jax.tree.unflatten(structure, [s]), Memory(lowest.vector, room * lowest.residual * unit)
 
     def project(self, x: PyTree) -> PyTree:
-        matrix, structure = _matrix(self, x, square=True)
+        matrix, structure = one_matrix(self, x, square=True)
         values, vectors = jnp.linalg.eigh(0.5 * matrix + 0.5 * matrix.T)
         values = self.eps + project_below(values - self.eps, self._room(matrix.shape[0]))
         return jax.tree.unflatten(structure, [(vectors * values) @ vectors.T])
 
     def vertex(self, like: PyTree) -> PyTree:
         # The centre: at a vertex, with eps = 0, the inverse of the paper's lower level does not exist.
-        matrix, structure = _matrix(self, trees.shapes(like).zeros(), square=True)
+        matrix, structure = one_matrix(self, trees.shapes(like).zeros(), square=True)
         n = matrix.shape[0]
         return jax.tree.unflatten(structure, [self.trace / n * jnp.eye(n, dtype=matrix.dtype)])
 
     def conditions(self, x: PyTree) -> list[Condition]:
-        matrix, _ = _matrix(self, x, square=True)
+        matrix, _ = one_matrix(self, x, square=True)
         values = jnp.linalg.eigvalsh(0.5 * matrix + 0.5 * matrix.T)
         total, skew = jnp.sum(values), jnp.max(jnp.abs(matrix - matrix.T))
         return [
@@ -172,5 +173,5 @@ class Spectraplex(_Spectral):
         ]
 
     def diameter(self, like: PyTree) -> Diameter:
-        n = _matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
+        n = one_matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
         return Diameter(self._room(n) * (math.sqrt(2.0) if n > 1 else 1.0), True)
