@@ -26,7 +26,7 @@ class Progress:
         filled = round(24 * share)
         bar = "█" * filled + "░" * (24 - filled)
         gap = f"gap {row['gap']:.2e}" if row else ""
-        return f"{self.label:<28} {bar} {share:4.0%}  step {step:>{len(str(self.steps))}}/{self.steps}  {gap}  {left}"
+        return f"{self.label:<40} {bar} {share:4.0%}  step {step:>{len(str(self.steps))}}/{self.steps}  {gap}  {left}"
 
     def show(self, step: int, row: Row | None) -> None:
         """Tell where the run is, if it is time to."""

@@ -54,7 +54,9 @@ def run(config: CompletionConfig, *, progress: bool = False) -> dict[str, Result
     }
     x0, y0 = jnp.asarray(instance.x0), jnp.asarray(instance.y0)
     return {
-        name: solve(problem, solver, x0, y0, steps=config.steps, metrics=metrics, progress=progress and name)
+        name: solve(
+            problem, solver, x0, y0, steps=config.steps, metrics=metrics, progress=progress and f"completion: {name}"
+        )
         for name, (problem, solver) in runs(config, instance).items()
     }
 

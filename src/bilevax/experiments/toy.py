@@ -38,13 +38,19 @@ def run(config: ToyConfig, *, progress: bool = False) -> dict[str, Result]:
         lambda problem, state: {"theta_1": state.y[0], "theta_2": state.y[1]},
         lambda problem, state: {"ell_error": exact_metrics(problem, state)["ell"] - toy.ell_star},
     ]
-    return {
-        name: solve(
-            toy.problem, solver, toy.x0, toy.y0,
-            steps=config.steps, every=max(1, config.steps // 200), metrics=metrics, progress=progress and name,
+    results = {}
+    for name, solver in solvers(config, toy).items():
+        results[name] = solve(
+            toy.problem,
+            solver,
+            toy.x0,
+            toy.y0,
+            steps=config.steps,
+            every=max(1, config.steps // 200),
+            metrics=metrics,
+            progress=progress and f"toy {config.mu_g:g}: {name}",
         )
-        for name, solver in solvers(config, toy).items()
-    }  # fmt: skip
+    return results
 
 
 def rows(config: ToyConfig, results: dict[str, Result]) -> list[dict[str, Any]]:
