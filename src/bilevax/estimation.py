@@ -18,7 +18,7 @@ from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.theory import Constants
 
 PRODUCTS = 288
-"""Hessian products at the start, at most; a second point gets a tenth of what is left of three hundred."""
+"""Hessian products at the start, at most; with those at a second point they stay below three hundred."""
 PRODUCTS_ELSEWHERE = 10
 MARGIN = 1.1
 """Steps are taken for an L_g this much larger than the estimate: Ritz values lie inside the spectrum of one point."""

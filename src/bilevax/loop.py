@@ -16,8 +16,7 @@ from bilevax.clock import Clock, Interrupt
 from bilevax.problem import BilevelProblem
 from bilevax.progress import Progress
 from bilevax.result import Result
-from bilevax.rundir import COUNTS
-from bilevax.solvers import Solver, auto
+from bilevax.solvers import COUNTS, Solver, auto
 from bilevax.stopping import Rule, Status, Stop, as_stop, gap_below
 from bilevax.trace import Row, Trace
 
@@ -241,8 +240,8 @@ class _Course:
         else:
             found = f"{float(value):.3e} (+- {float(error):.0e})"
             self.unverified = f"; at step {self.k} the tracked gap passed but the {name} was {found}"
-        # Each failure doubles the wait: verification costs many steps.
-        self.verify_after = self.k + max(self.plan.every, self.k - self.verify_after, (self.k + 3) // 4)
+        # Verification costs many steps: not again before the run is a quarter longer.
+        self.verify_after = self.k + max(self.plan.every, self.k // 4)
         return None
 
     def _steps_to_next_row(self, chunk: stepping.Chunk, seconds: float, interrupt: Interrupt) -> Stop | None:

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from bilevax import metrics, rundir, trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers import Solver
+from bilevax.solvers import COUNTS, Solver
 from bilevax.stopping import Status
 from bilevax.trace import Trace
 
@@ -83,8 +83,8 @@ class Result:
                 "compile_seconds": self.compile_seconds,
                 "solver": type(self.solver).__name__,
                 "domain": repr(self.problem.domain),
-                "x": _kinds(self.x),
-                "y": _kinds(self.y),
+                "x": trees.kinds(self.x),
+                "y": trees.kinds(self.y),
                 "constants": {name: {"value": v, "source": s} for name, (v, s) in self.constants().items()},
             },
             self.trace,
@@ -96,13 +96,13 @@ class Result:
             f"{self.status.name}  {type(self.solver).__name__}, {self.steps} steps in {self.seconds:.3g} s "
             f"(compilation {self.compile_seconds:.2g} s)",
             f"  why          {self.message}",
-            f"  problem      x {_kinds(self.x)} in {self.problem.domain!r}, y {_kinds(self.y)}",
+            f"  problem      x {trees.kinds(self.x)} in {self.problem.domain!r}, y {trees.kinds(self.y)}",
             f"  true value   ell(x) = {float(true.ell):.8g}; tracked f(x, y) = {self.trace.last['upper']:.8g}",
             f"  true gap     {_gap_words(true, self.trace)}",
             f"  lower level  |y - y*| = {float(trees.norm(trees.sub(self.y, true.y))):.2e}{self._adjoint_words(true)}",
             f"  feasibility  {self.problem.domain.violations(self.x) or 'x is in the set'}",
             "  constants    " + ", ".join(f"{n} = {v:.4g} ({s})" for n, (v, s) in self.constants().items()),
-            "  oracle calls " + ", ".join(f"{n} {self.trace.last[n]}" for n in rundir.COUNTS if self.trace.last[n]),
+            "  oracle calls " + ", ".join(f"{n} {self.trace.last[n]}" for n in COUNTS if self.trace.last[n]),
             f"  next         {self._advice(true)}",
         ]
         return "\n".join(lines)
@@ -128,10 +128,6 @@ class Result:
             max(2, steps[-1] / max(1, steps[half // 2]))
         )
         return f"more steps: over the last half the gap fell about like k^-{max(slope, 0.01):.2g}."
-
-
-def _kinds(tree: PyTree) -> str:
-    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(tree).leaves)
 
 
 def _gap_words(true: metrics.Audit, trace: Trace) -> str:

@@ -21,7 +21,6 @@ from bilevax.trace import Trace
 
 FORMAT = 1
 CONFIG, TRACE = "config.json", "trace.csv"
-COUNTS = ("upper_grads", "lower_grads", "hvps", "crosses", "lmos", "projections")
 
 
 def machine() -> dict[str, Any]:

@@ -160,6 +160,11 @@ def random_like(tree: PyTree, key: Array) -> PyTree:
     return jax.tree.unflatten(structure, draws)
 
 
+def kinds(tree: PyTree) -> str:
+    """Dtypes and shapes in words, for messages: `float64[3], float64[2, 2]`."""
+    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in shapes(tree).leaves)
+
+
 def names(tree: PyTree, root: str) -> list[tuple[str, Any]]:
     """Each leaf with the expression that reaches it, for messages: `x0['weights'][0]`."""
     return [(root + jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

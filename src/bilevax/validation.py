@@ -147,8 +147,8 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
     except Exception as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
-            f"{name}(x, y, data) failed on x of shapes {_kinds(x)} and y of shapes {_kinds(y)}: {_first_line(error)}. "
-            f"Check the shapes and structure of x0, y0 and data."
+            f"{name}(x, y, data) failed on x of shapes {trees.kinds(x)} and y of shapes {trees.kinds(y)}: "
+            f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data."
         ) from error
     if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
         got = [tuple(a.shape) for a in traced.out_avals]
@@ -244,9 +244,9 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
         )
     got, wanted = trees.shapes(s), trees.shapes(x)
     if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
-        kinds = _kinds(s) if got.structure == wanted.structure else f"{got.structure}"
+        kinds = trees.kinds(s) if got.structure == wanted.structure else f"{got.structure}"
         raise ValueError(
-            f"the lmo of {problem.domain!r} returned {kinds} for a direction of {_kinds(x)}; it must match x."
+            f"the lmo of {problem.domain!r} returned {kinds} for a direction of {trees.kinds(x)}; it must match x."
         )
 
 
@@ -268,10 +268,6 @@ def _check_oracle(domain: UserSet) -> None:
 def _layout(shapes: trees.Shapes) -> str:
     """A tree of shapes in words: `{'a': (3,), 'b': (2, 2)}`."""
     return str(jax.tree.unflatten(shapes.structure, [s.shape for s in shapes.leaves]))
-
-
-def _kinds(tree: PyTree) -> str:
-    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(tree).leaves)
 
 
 def _first_line(error: BaseException) -> str:

@@ -81,5 +81,4 @@ def rows(config: CompletionConfig, results: dict[str, Result]) -> list[dict[str,
 
 def figure(results: dict[str, Result], path: str | Path) -> Any:
     """The paper's three panels over time."""
-    figures.LABELS["error_observed"] = "normalized error on Ω"
     return figures.plot(results, ["error_observed", "lower_grad_norm", "upper"], path=path)

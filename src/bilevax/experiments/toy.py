@@ -33,11 +33,11 @@ def solvers(config: ToyConfig, toy: Toy) -> dict[str, Solver]:
 def run(config: ToyConfig, *, progress: bool = False) -> dict[str, Result]:
     """Every method from the same start, with the distance to the exact optimum in every row."""
     toy = toy_coreset(config.mu_g)
-    metrics = [
-        exact_metrics,
-        lambda problem, state: {"theta_1": state.y[0], "theta_2": state.y[1]},
-        lambda problem, state: {"ell_error": exact_metrics(problem, state)["ell"] - toy.ell_star},
-    ]
+
+    def metrics(problem: Any, state: Any) -> dict[str, Any]:
+        true = exact_metrics(problem, state)
+        return {**true, "ell_error": true["ell"] - toy.ell_star, "theta_1": state.y[0], "theta_2": state.y[1]}
+
     results = {}
     for name, solver in solvers(config, toy).items():
         results[name] = solve(

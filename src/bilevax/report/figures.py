@@ -28,6 +28,7 @@ LABELS = {
     "grad_norm": r"$\|F_k\|$",
     "y_error": r"$\|y_k - y^*(x_k)\|$",
     "w_error": r"$\|w_k - v(x_k)\|$",
+    "error_observed": "normalized error on Ω",
 }
 
 

@@ -247,7 +247,8 @@ class Box(ConvexSet):
             jax.eval_shape(self.bounds, trees.shapes(like).zeros())
         except ValueError as error:
             raise ValueError(
-                f"Box: its bounds do not fit the point ({_words(like)}); give scalars or arrays of the same structure."
+                f"Box: its bounds do not fit the point ({trees.kinds(like)}); "
+                f"give scalars or arrays of the same structure."
             ) from error
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
@@ -277,7 +278,3 @@ class Box(ConvexSet):
     def diameter(self, like: PyTree) -> Diameter:
         low, high = self.bounds(trees.shapes(like).zeros())
         return Diameter(trees.norm(trees.sub(high, low)), True)
-
-
-def _words(like: PyTree) -> str:
-    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in trees.shapes(like).leaves)

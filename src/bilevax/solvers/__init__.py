@@ -2,6 +2,6 @@
 
 from bilevax.solvers.choice import auto
 from bilevax.solvers.ibcg import IBCG
-from bilevax.solvers.protocol import Counts, Info, Solver, State
+from bilevax.solvers.protocol import COUNTS, Counts, Info, Solver, State
 
-__all__ = ["IBCG", "Counts", "Info", "Solver", "State", "auto"]
+__all__ = ["COUNTS", "IBCG", "Counts", "Info", "Solver", "State", "auto"]

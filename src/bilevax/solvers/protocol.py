@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
@@ -21,6 +22,10 @@ class Counts(eqx.Module):
     crosses: Int[Array, ""] | int = 0
     lmos: Int[Array, ""] | int = 0
     projections: Int[Array, ""] | int = 0
+
+
+COUNTS = tuple(field.name for field in fields(Counts))
+"""The names of the oracle counts, in the order of the columns of a trace."""
 
 
 class Info(eqx.Module):
