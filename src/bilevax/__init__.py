@@ -1,12 +1,13 @@
 """Constrained bilevel optimization: projection-free, single-loop, on JAX."""
 
+from bilevax import datasets, problems, theory
 from bilevax.diagnosis import Diagnosis, Finding, diagnose
 from bilevax.hypergradient import exact_hypergradient
 from bilevax.loop import solve
 from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
 from bilevax.problems import minimax
-from bilevax.report import plot
+from bilevax.report import Comparison, compare, plot
 from bilevax.result import Result, SolveFailed
 from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler
 from bilevax.schedules import Constant, OpenLoop, Power, Schedule
@@ -30,7 +31,7 @@ from bilevax.sets import (
     VertexHull,
     WholeSpace,
 )
-from bilevax.solvers import IBCG, auto
+from bilevax.solvers import IBCG, SBFW, TTSA, auto
 from bilevax.stepping import run
 from bilevax.stopping import Status, Stop, gap_below, plateau, relative_gap
 from bilevax.theory import Constants
@@ -43,6 +44,7 @@ __all__ = [
     "Blocks",
     "Box",
     "CappedSimplex",
+    "Comparison",
     "Constant",
     "Constants",
     "ConvexSet",
@@ -63,6 +65,7 @@ __all__ = [
     "Power",
     "Product",
     "Result",
+    "SBFW",
     "Sampler",
     "Schedule",
     "Simplex",
@@ -70,6 +73,7 @@ __all__ = [
     "Spectraplex",
     "Status",
     "Stop",
+    "TTSA",
     "Trace",
     "UnitSimplex",
     "UserSet",
@@ -79,6 +83,8 @@ __all__ = [
     "auto",
     "basic_metrics",
     "check_derivatives",
+    "compare",
+    "datasets",
     "diagnose",
     "exact_hypergradient",
     "exact_metrics",
@@ -86,8 +92,10 @@ __all__ = [
     "minimax",
     "plateau",
     "plot",
+    "problems",
     "relative_gap",
     "run",
     "solve",
+    "theory",
 ]
 __version__ = "0.1.0"

@@ -25,6 +25,24 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--steps", type=int, default=1000, help="steps on the completion problem (default: 1000)")
     demo.add_argument("--size", type=int, default=250, help="rows and columns of the completion problem (default: 250)")
     demo.add_argument("--quiet", action="store_true", help="no progress lines")
+
+    reproduce = commands.add_parser("reproduce", help="run the paper's experiments; figures, tables and a page")
+    reproduce.add_argument("name", help="an experiment, or all; an unknown name lists them")
+    reproduce.add_argument(
+        "--out", type=Path, default=Path("reproduction"), help="folder for runs and pages (default: reproduction)"
+    )
+    reproduce.add_argument("--quick", action="store_true", help="small versions of everything, a few minutes in all")
+    reproduce.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
+    reproduce.add_argument("--repeats", type=int, help="runs of each method (default: as the experiment says)")
+    reproduce.add_argument("--methods", help="only these, separated by commas, for example IBCG,SBFW")
+    reproduce.add_argument("--variant", choices=["printed", "repaired"], help="only this variant (default: both)")
+    reproduce.add_argument("--quiet", action="store_true", help="no progress lines")
+
+    data = commands.add_parser("datasets", help="list or fetch the data sets of the experiments")
+    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="every data set, and where it was found")
+    fetch = actions.add_parser("fetch", help="find or download data sets and check them")
+    fetch.add_argument("names", nargs="+", metavar="NAME")
     return parser
 
 
@@ -37,14 +55,60 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"--out {folder} cannot be written to; give another folder.")
 
 
-def _demo(options: argparse.Namespace) -> None:
-    for name, least in (("steps", 1), ("seed", 0), ("size", 10)):
-        if getattr(options, name) < least:
-            raise ValueError(f"--{name} must be at least {least}, got {getattr(options, name)}.")
+def _check_numbers(options: argparse.Namespace, **least: int) -> None:
+    for name, bound in least.items():
+        value = getattr(options, name)
+        if value is not None and value < bound:
+            raise ValueError(f"--{name} must be at least {bound}, got {value}.")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    _check_numbers(options, steps=1, seed=0, size=10)
     _check_folder(options.out)
     from bilevax.experiments.demo import demo
 
     print(demo(options.out, seed=options.seed, steps=options.steps, n=options.size, progress=not options.quiet))
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from bilevax.experiments import catalogue
+    from bilevax.experiments.jobs import VARIANTS, Options
+    from bilevax.experiments.reproduce import reproduce
+
+    experiments = catalogue.named(options.name)
+    _check_numbers(options, seed=0, repeats=1)
+    _check_folder(options.out)
+    asked = Options(
+        seed=options.seed,
+        repeats=options.repeats,
+        methods=tuple(options.methods.split(",")) if options.methods else None,
+        variants=(options.variant,) if options.variant else VARIANTS,
+        quick=options.quick,
+    )
+    text, missing = reproduce(experiments, options.out, asked, progress=not options.quiet)
+    print(f"{text}\nSaved in {options.out}.")
+    for words in missing:
+        print(f"bilevax reproduce: not run: {words}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def _datasets(options: argparse.Namespace) -> int:
+    from bilevax import datasets
+    from bilevax.report.tables import markdown
+
+    if options.action == "list":
+        print(markdown(datasets.table()))
+        return 0
+    for name in options.names:
+        datasets.describe(name)  # unknown names are refused before anything is fetched
+    for name in options.names:
+        for role, path in datasets.fetch(name).items():
+            print(f"{name}  {role}  {path}")
+    return 0
+
+
+_JOBS = {"demo": _demo, "reproduce": _reproduce, "datasets": _datasets}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,14 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
     try:
-        _demo(options)
+        return _JOBS[options.command](options)
     except (ValueError, OSError, ImportError) as error:
         print(f"bilevax {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"bilevax {options.command}: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

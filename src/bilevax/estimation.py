@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import linalg, trees
+from bilevax.hypergradient import exact_hypergradient
 from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.theory import Constants
 
@@ -38,12 +39,19 @@ def lower_spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, ma
     return linalg.extreme_eigenvalues(matvec, flat.size, key, max_products=max_products, dtype=flat.dtype)
 
 
+def _extreme_point(problem: BilevelProblem, x: PyTree, d: PyTree) -> PyTree:
+    """The extreme point of the set against `d`; where it is unbounded and has none, one step from x along it."""
+    try:
+        return problem.domain.lmo(d, problem.domain.start(x))[0]
+    except NotImplementedError:
+        return problem.domain.project(trees.sub(x, d))
+
+
 def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
     """Another point: halfway to a random extreme point of the set, and from y by the best step along the gradient."""
     problem = _traceable(problem)
     dtype = trees.dtype(y)
-    s, _ = problem.domain.lmo(trees.random_like(x, key), problem.domain.start(x))
-    x = trees.move(x, s, jnp.asarray(0.5, dtype))
+    x = trees.move(x, _extreme_point(problem, x, trees.random_like(x, key)), jnp.asarray(0.5, dtype))
     g_y = problem.lower_grad(x, y)
     curvature = trees.inner(g_y, problem.lower_hvp(x, y, g_y))
     length = jnp.where(curvature > 0, trees.inner(g_y, g_y) / jnp.where(curvature > 0, curvature, 1), 0)
@@ -64,6 +72,35 @@ def for_steps(constants: Constants) -> Constants:
     if not constants.estimated:
         return constants
     return replace(constants, mu_g=jnp.maximum(constants.mu_g, 0), L_g=MARGIN * constants.L_g)
+
+
+def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Scalar:
+    """The Lipschitz constant of the gradient of ell near x, for projected steps; a local lower bound.
+
+    Eight power steps on differences of exact hypergradients, the first along a chord of the set. Where ell is almost
+    linear the answer is the curvature with which a gradient step of length 1/L crosses the set a thousand times.
+    """
+    problem = _traceable(problem)
+    base = exact_hypergradient(problem, x, y)
+    d = trees.random_like(x, key)
+    one, other = (trees.sub(_extreme_point(problem, x, v), x) for v in (d, trees.scale(-1, d)))
+    farther = trees.norm(one) >= trees.norm(other)  # x itself may be an extreme point, and the answer
+    chord = jax.tree.map(lambda a, b: jnp.where(farther, a, b), one, other)
+    reach, size = trees.norm(chord), 1 + trees.norm(x)
+    reach = jnp.where(reach > 0, reach, size)
+    length = jnp.finfo(trees.dtype(x)).eps ** 0.25 * jnp.minimum(reach, size)
+    unit = lambda v: trees.scale(1 / jnp.where(trees.norm(v) > 0, trees.norm(v), 1), v)  # noqa: E731
+
+    def change(v: PyTree) -> PyTree:
+        there = exact_hypergradient(problem, trees.axpy(length, v, x), base.y, base.v)
+        return trees.scale(1 / length, trees.sub(there.gradient, base.gradient))
+
+    first = change(unit(chord))
+    v = jax.lax.fori_loop(0, 7, lambda _, v: unit(change(v)), unit(first))
+    last = trees.norm(change(v))  # its chord may leave the set, where the problem need not be defined
+    found = jnp.where(jnp.isfinite(last), jnp.maximum(trees.norm(first), last), trees.norm(first))
+    found = jnp.maximum(found, 1e-3 * trees.norm(base.gradient) / reach)
+    return jnp.where(found > 0, found, 1)
 
 
 def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, count: int) -> list[tuple[PyTree, PyTree]]:

@@ -15,9 +15,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PyTree, Scalar
 
 from bilevax import control, trees
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, LowerProducts
 
 HessianProduct = Callable[[PyTree], PyTree]
+
+LONGEST_SERIES = 100_000
+"""No estimate of an inverse takes more Hessian products than this."""
 
 
 def adjoint_step(hvp: HessianProduct, f_y: PyTree, w: PyTree, eta: Scalar | float) -> tuple[PyTree, PyTree]:
@@ -64,14 +67,27 @@ def conjugate_gradient(
         since = jnp.where(new < 0.81 * best, 0, since + 1)
         return w, r, p, new, jnp.minimum(new, best), best_w, since, k + 1
 
-    start = (w, r, r, rr, rr, w, jnp.asarray(0), jnp.asarray(0))
+    zero = jnp.zeros((), jnp.int32)
+    start = (w, r, r, rr, rr, w, zero, zero)
     *_, best, w, _, k = control.loop_while(unfinished, step, start, host=host)
     return LinearSolution(w, jnp.sqrt(best), k + 1)
 
 
-def neumann(hvp: HessianProduct, b: PyTree, eta: Scalar | float, terms: Int[Array, ""] | int) -> PyTree:
+def neumann(
+    hvp: HessianProduct, b: PyTree, eta: Scalar | float, terms: Int[Array, ""] | int, *, host: bool = False
+) -> PyTree:
     """`eta * sum over j < terms of (I - eta H)^j b`: that many gradient steps on (7) from zero."""
-    return control.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta)[0], trees.zeros_like(b))
+    return control.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta)[0], trees.zeros_like(b), host=host)
+
+
+def neumann_budget(kappa: Scalar | float, k: Int[Array, ""]) -> Int[Array, ""]:
+    """`kappa log(k + 2)` rounded up, the length of a truncated Neumann series at step k (counted from 0).
+
+    At most `LONGEST_SERIES`, also where an estimate of mu_g that is not positive makes kappa meaningless.
+    """
+    kappa = jnp.asarray(kappa)
+    terms = jnp.ceil(kappa * jnp.log(k.astype(kappa.dtype) + 2))
+    return jnp.where(terms > 0, jnp.clip(terms, 1, LONGEST_SERIES), LONGEST_SERIES).astype(jnp.int32)
 
 
 def random_neumann(
@@ -82,21 +98,31 @@ def random_neumann(
     budget: Int[Array, ""] | int,
     L_g: Scalar | float,
     c: Scalar | float = 1.0,
+    first: int = 0,
+    host: bool = False,
 ) -> tuple[PyTree, Int[Array, ""]]:
     """Randomly truncated Neumann product (Ghadimi and Wang), an estimate of `H^-1 b`, and the products it took.
 
     `(budget c / L_g) prod over i <= p of (I - (c / L_g) H_i) b` with `p` uniform on `0, ..., budget - 1`; its mean is
-    the Neumann sum of `budget` terms. `hvp(w, key_i)` may use a fresh sample for each factor.
+    the Neumann sum of `budget` terms. `hvp(w, key_i)` may use a fresh sample for each factor. The paper prints
+    SBFW's with `p` from 1 to `budget` (`first=1`): the mean then lacks the identity term.
     """
     draw, factors = jax.random.split(key)
-    p = jax.random.randint(draw, (), 0, budget)
+    p = jax.random.randint(draw, (), first, first + budget, dtype=jnp.int32)
 
-    def factor(i: Array, w: PyTree) -> PyTree:
-        return trees.axpy(-c / L_g, hvp(w, jax.random.fold_in(factors, i)), w)
+    def factor(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        i, w = carry
+        return i + 1, trees.axpy(-c / L_g, hvp(w, jax.random.fold_in(factors, i)), w)
 
-    dtype = trees.dtype(b)
-    product = jax.lax.fori_loop(0, p, factor, b)
-    return trees.scale(jnp.asarray(budget, dtype) * c / L_g, product), p
+    _, product = control.repeat(p, factor, (jnp.zeros_like(p), b), host=host)
+    return trees.scale(jnp.asarray(budget, trees.dtype(b)) * c / L_g, product), p
+
+
+def sampled_hvp(problem: BilevelProblem, lower: LowerProducts, x: PyTree, y: PyTree) -> Callable[..., PyTree]:
+    """`(w, key) -> H w`: a fresh mini-batch for each key, or the full Hessian `lower` if there is no sampler."""
+    if problem.sampler is None:
+        return lambda w, _: lower.hvp(w)
+    return lambda w, key: problem.sample(key).lower_hvp(x, y, w)
 
 
 def dense_adjoint(hvp: HessianProduct, b: PyTree) -> PyTree:
@@ -112,12 +138,18 @@ def direction(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> PyTre
     return trees.sub(f_x, problem.lower_cross(x, y, w))
 
 
-def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> PyTree:
+def adjoint_solution(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> LinearSolution:
     """`H(x, y)^-1 b` as accurately as the precision allows: the user's formula, or conjugate gradients from `w`."""
     if problem.structure.solve_adjoint is not None:
-        return problem.structure.solve_adjoint(x, y, b, problem.data)
+        zero = jnp.zeros((), trees.dtype(b))
+        return LinearSolution(problem.structure.solve_adjoint(x, y, b, problem.data), zero, jnp.zeros((), jnp.int32))
     hvp = problem.linearize_lower(x, y).hvp
-    return conjugate_gradient(hvp, b, w, max_steps=5000, host=problem.structure.host).w
+    return conjugate_gradient(hvp, b, w, max_steps=5000, host=problem.structure.host)
+
+
+def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> PyTree:
+    """The solution of `adjoint_solution`."""
+    return adjoint_solution(problem, x, y, b, w).w
 
 
 def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int = 100) -> PyTree:

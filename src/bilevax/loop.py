@@ -78,6 +78,8 @@ def solve(
     problem, solver = stepping.cast_numbers(problem, solver, trees.dtype(x))
     if solver.uses == "lmo":
         validation.check_lmo(problem, x, solver)
+    else:
+        validation.check_projection(problem, x, solver)
     key = jax.random.key(0) if key is None else validation.check_key(key)
     plan = _Plan(
         int(steps),
@@ -98,9 +100,10 @@ def _several(name: str, given: Any) -> list[Any]:
         return []
     if callable(given) or isinstance(given, Mapping):
         return [given]
-    if not isinstance(given, Iterable) or not all(callable(one) or isinstance(one, Mapping) for one in given):
+    several = list(given) if isinstance(given, Iterable) else [given]
+    if not all(callable(one) or isinstance(one, Mapping) for one in several):
         raise TypeError(f"solve: {name}= takes a function or several of them, got {given!r}.")
-    return list(given)
+    return several
 
 
 class _Plan(NamedTuple):

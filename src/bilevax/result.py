@@ -71,11 +71,12 @@ class Result:
             found["D_X"] = (float(width), "exact" if exact else "upper bound")
         return found
 
-    def save(self, path: str | Path) -> Path:
-        """Write `config.json` and `trace.csv` into a run directory."""
+    def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> Path:
+        """Write `config.json`, with `notes` of the caller in it, and `trace.csv` into a run directory."""
         return rundir.save(
             path,
             {
+                **(notes or {}),
                 "status": self.status.name,
                 "message": self.message,
                 "steps": self.steps,

@@ -36,14 +36,15 @@ class Constant(Schedule):
 
 
 class Power(Schedule):
-    """`scale / (k + 1)^exponent`."""
+    """`scale / (k + shift)^exponent`."""
 
     scale: Scalar | float = eqx.field(converter=number)
     exponent: Scalar | float = eqx.field(converter=number)
+    shift: Scalar | float = eqx.field(converter=number, default=1.0)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
         scale = jnp.asarray(self.scale)
-        return scale * (k.astype(scale.dtype) + 1) ** (-jnp.asarray(self.exponent))
+        return scale * (k.astype(scale.dtype) + self.shift) ** (-jnp.asarray(self.exponent))
 
 
 class OpenLoop(Schedule):

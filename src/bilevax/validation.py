@@ -242,11 +242,34 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
         raise TypeError(
             f"domain returned a set, a {type(s).__name__}: the set of x cannot depend on y or x. {_NO_COUPLING}"
         )
-    got, wanted = trees.shapes(s), trees.shapes(x)
-    if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
-        kinds = trees.kinds(s) if got.structure == wanted.structure else f"{got.structure}"
+    _check_answer("lmo", problem, s, x)
+
+
+def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
+    """Refuse sets whose projection cannot serve a projected step, before the first one."""
+    project = problem.domain.project
+    try:
+        answer = project(x) if problem.domain.host else jax.eval_shape(project, x)
+    except NotImplementedError:
         raise ValueError(
-            f"the lmo of {problem.domain!r} returned {kinds} for a direction of {trees.kinds(x)}; it must match x."
+            f"{type(solver).__name__} projects onto the set and {problem.domain!r} has no projection; "
+            f"use a method with linear minimization such as bx.IBCG, or give bx.UserSet(lmo, project=...)."
+        ) from None
+    except _NUMPY_INSIDE as error:
+        raise TypeError(
+            f"the projection of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it "
+            f"with jax.numpy, or wrap it as bx.UserSet(lmo, project=..., host=True) to run it on the host."
+        ) from error
+    _check_answer("projection", problem, answer, x)
+
+
+def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTree) -> None:
+    got, wanted = trees.shapes(answer), trees.shapes(x)
+    if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
+        kinds = trees.kinds(answer) if got.structure == wanted.structure else f"{got.structure}"
+        asked = "direction" if oracle == "lmo" else "point"
+        raise ValueError(
+            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.kinds(x)}; it must match x."
         )
 
 

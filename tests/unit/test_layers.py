@@ -15,7 +15,7 @@ LAYERS = [
     ["hypergradient", "theory", "estimation"],
     ["solvers"],
     ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop", "diagnosis"],
-    ["problems"],
+    ["problems", "datasets"],
     ["report"],
     ["experiments"],
     ["cli", "__main__"],
@@ -49,7 +49,7 @@ def test_importing_changes_no_setting_and_draws_in_no_extra():
     code = (
         "import jax, sys; before = jax.config.values.copy(); import bilevax; "
         "assert jax.config.values == before, 'a JAX setting changed'; "
-        "assert not {'matplotlib', 'pandas', 'cvxpy'} & set(sys.modules), 'an extra was imported'"
+        "assert not {'matplotlib', 'pandas', 'cvxpy', 'pooch'} & set(sys.modules), 'an extra was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -10,12 +10,16 @@ from bilevax.problems.known import (
     known_robust_upper,
 )
 from bilevax.problems.minimax import minimax
+from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
 from bilevax.problems.quadratic import KnownQuadratic, random_quadratic
 
 __all__ = [
     "KnownProblem",
     "KnownQuadratic",
+    "MultiTask",
+    "Part",
     "Synthetic",
+    "Task",
     "Toy",
     "known_nonconvex",
     "known_quadratic",
@@ -23,6 +27,7 @@ __all__ = [
     "known_robust_upper",
     "matrix_completion",
     "minimax",
+    "multi_task",
     "random_quadratic",
     "synthetic",
     "toy_coreset",

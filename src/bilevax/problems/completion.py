@@ -101,7 +101,7 @@ def matrix_completion(
     lambda2: float = 0.05,
     delta: float = 0.9,
 ) -> tuple[BilevelProblem, Constants]:
-    """The dense problem and its constants mu_g and L_g.
+    """The dense problem and its constants.
 
     Args:
         M: observations; entries outside the masks are ignored.
@@ -147,7 +147,22 @@ def matrix_completion(
         **{name: jnp.asarray(value, dtype) for name, value in numbers.items()},
     }
     # Entries outside Omega2 have the least curvature, where the pseudo-Huber loss is flat; zero ones inside the most.
-    constants = Constants(2 * lambda2, 2 * weight + lambda1 + 2 * lambda2)
+    # |x - y*| is at most |x| + |M| entry by entry, since y* lies between 0 and a mean of x and M.
+    farthest = radius + float(np.linalg.norm(np.where(omega1, data["M"], 0.0)))
+    curved = 2 / numbers["count1"]
+    constants = Constants(
+        2 * lambda2,
+        2 * weight + lambda1 + 2 * lambda2,
+        C_yx_g=2 * lambda2,
+        L_yx_g=0.0,
+        L_yy_g=lambda1 * 1.5 * 1.25**-2.5 / delta,  # the third derivative of the pseudo-Huber loss peaks at delta / 2
+        L_xx_f=curved,
+        L_xy_f=curved,
+        L_yx_f=curved,
+        L_yy_f=curved,
+        C_y_f=curved * farthest,
+        D_X=2 * radius,
+    )
     return BilevelProblem(upper, lower, NuclearBall(radius), data, structure=STRUCTURE), constants
 
 

@@ -1,5 +1,6 @@
-"""Figures and tables."""
+"""Figures, tables and comparisons."""
 
+from bilevax.report.comparison import Comparison, compare
 from bilevax.report.figures import plot
 
-__all__ = ["plot"]
+__all__ = ["Comparison", "compare", "plot"]

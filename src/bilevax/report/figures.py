@@ -15,6 +15,7 @@ from bilevax.trace import Trace
 # Okabe and Ito's palette, which colour-blind readers can tell apart; a method keeps its colour everywhere.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+OWN_COLOUR = {"IBCG": 0, "SBFW": 1, "SBFW (Hessian inverse)": 2, "TTSA": 3, "SBFW (factors divide)": 4}
 
 LABELS = {
     "step": "step",
@@ -28,7 +29,12 @@ LABELS = {
     "grad_norm": r"$\|F_k\|$",
     "y_error": r"$\|y_k - y^*(x_k)\|$",
     "w_error": r"$\|w_k - v(x_k)\|$",
-    "error_observed": "normalized error on Ω",
+    "error": r"normalized error $\bar e$ on Ω",
+    "error_unseen": r"normalized error outside Ω",
+    "ell_error": r"$\ell(x_k) - \ell^*$",
+    "f_error": r"$|f(x_k, y_k) - f^*|$",
+    "hvps": "Hessian products",
+    "oracle_calls": "oracle calls",
 }
 
 
@@ -100,11 +106,12 @@ def plot(
     return save(figure, path)
 
 
-def draw_line(axis: Any, horizontal: np.ndarray, vertical: np.ndarray, index: int, name: str) -> None:
-    """One method's curve, told apart by colour and by a few marks."""
+def draw_line(axis: Any, horizontal: np.ndarray, vertical: np.ndarray, index: int, name: str) -> Any:
+    """One method's curve, told apart by colour and by a few marks; methods of the paper have colours of their own."""
     usable = np.isfinite(vertical)
     marks = max(1, int(usable.sum()) // 6)
-    axis.plot(
+    index = OWN_COLOUR.get(name, index)
+    (line,) = axis.plot(
         horizontal[usable],
         vertical[usable],
         color=PALETTE[index % len(PALETTE)],
@@ -114,6 +121,7 @@ def draw_line(axis: Any, horizontal: np.ndarray, vertical: np.ndarray, index: in
         linewidth=1.6,
         label=name,
     )
+    return line
 
 
 def finish_axis(axis: Any, horizontal: str, vertical: str) -> None:

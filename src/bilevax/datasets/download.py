@@ -1,0 +1,74 @@
+"""Download from the publisher into the cache: whole and verified, or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from bilevax.datasets.errors import DatasetCorrupt, DatasetUnavailable
+from bilevax.datasets.folders import DATA, cache_folder, data_folder
+from bilevax.datasets.registry import DataFile, Entry
+from bilevax.datasets.verification import verify
+from bilevax.files import write_whole
+
+
+def download(entry: Entry, file: DataFile) -> Path:
+    """The path in the cache of a file just fetched; an existing file is never overwritten."""
+    target = cache_folder() / file.paths[-1]
+    if file.url is None:
+        raise DatasetUnavailable(_explain(entry, file, "there is no download: no stable address offers this file"))
+    pooch = _pooch(entry, file)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            received = Path(scratch) / "received"
+            pooch.HTTPDownloader()(file.url, str(received), None)
+            data = _member(received, file)
+            # Under its own name, which a message may mention.
+            copy = Path(scratch) / target.name
+            copy.write_bytes(data)
+            verify(copy, file, origin=file.url)
+        if not target.exists():
+            write_whole(target, lambda stream: stream.write(data), "wb")
+    except OSError as error:
+        reason = f"the download from {file.url} failed ({type(error).__name__}: {error})"
+        raise DatasetUnavailable(_explain(entry, file, reason)) from error
+    verify(target, file)
+    return target
+
+
+def _member(received: Path, file: DataFile) -> bytes:
+    if file.member is None:
+        return received.read_bytes()
+    try:
+        with zipfile.ZipFile(received) as archive:
+            return archive.read(file.member)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
+        raise DatasetCorrupt(
+            f"the download from {file.url} is not a zip archive with {file.member}: {error}. "
+            "Nothing was kept; try again, or get it by hand."
+        ) from error
+
+
+def _pooch(entry: Entry, file: DataFile) -> Any:
+    try:
+        return importlib.import_module("pooch")
+    except ImportError as error:
+        reason = "a download needs pooch: pip install 'bilevax[data]'"
+        raise ImportError(_explain(entry, file, reason)) from error
+
+
+def _explain(entry: Entry, file: DataFile, reason: str) -> str:
+    """Which data set, where we looked, why there is no download, what to do, under which terms."""
+    data, cache = data_folder(), cache_folder()
+    looked = f"{DATA} is not set" if data is None else f"not in {data} ({DATA})"
+    return (
+        f"data set {entry.name!r}: {' or '.join(file.paths)} is missing ({looked}; not in the cache {cache}), "
+        f"and {reason}.\n"
+        f"By hand: {entry.by_hand} The data folder is the one {DATA} names, or {cache}.\n"
+        f"Source: {entry.source}\n"
+        f"Terms: {entry.terms}"
+    )

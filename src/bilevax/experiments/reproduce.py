@@ -1,0 +1,101 @@
+"""`bilevax reproduce`: run what is not there yet, then draw figures, tables and the page from the run directories.
+
+OUT/runs/...              one run directory per run
+OUT/figures/*.png, *.svg  OUT/tables/*.csv
+OUT/reproduction.md       the page
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bilevax import datasets
+from bilevax.experiments import page
+from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, Table, load
+from bilevax.files import write_whole
+from bilevax.report import figures
+
+
+def reproduce(
+    experiments: Sequence[Experiment], folder: Path, options: Options, *, progress: bool = True
+) -> tuple[str, list[str]]:
+    """Run, draw and write; returns the page and, in words, what could not be run."""
+    planned = {experiment.name: experiment.jobs(options) for experiment in experiments}
+    if not any(planned.values()):
+        raise ValueError("nothing to run: no method of these experiments was asked for.")
+    root = folder / "runs"
+    found: dict[Path, Run] = {}
+    for job in _once(planned.values()):  # every obstacle is named before any work
+        run = load(root, job)
+        if run is not None:
+            found[job.path] = run
+    missing = {e.name: words for e in experiments if (words := _unavailable(e)) and not _done(planned[e.name], found)}
+    waiting = [j for j in _once([planned[e.name] for e in experiments if e.name not in missing]) if j.path not in found]
+    _work(root, waiting, found, progress)
+
+    sections = []
+    for experiment in experiments:
+        own = Runs([found[job.path] for job in planned[experiment.name] if job.path in found])
+        report = experiment.report(own) if len(own) else None
+        sections.append(page.Section(experiment, own, report, missing.get(experiment.name)))
+        for picture in report.figures if report else []:
+            drawn = picture.draw()
+            for kind in ("png", "svg"):
+                figures.save(drawn, folder / "figures" / f"{picture.name}.{kind}")
+        for table in report.tables if report else []:
+            _write_csv(folder / "tables" / f"{table.name}.csv", table)
+    text = page.write(sections)
+    write_whole(folder / page.NAME, lambda stream: stream.write(text))
+    return text, [f"{name}: {words}" for name, words in missing.items()]
+
+
+def _once(groups: Any) -> list[Job]:
+    """The jobs of several experiments; one that two of them share comes once."""
+    return list({job.path: job for group in groups for job in group}.values())
+
+
+def _done(jobs: list[Job], found: dict[Path, Run]) -> bool:
+    return all(job.path in found for job in jobs)
+
+
+def _unavailable(experiment: Experiment) -> str | None:
+    """Why its data cannot be had, if so."""
+    try:
+        for name in experiment.needs:
+            datasets.fetch(name)
+    except (OSError, ImportError) as error:
+        return str(error)
+    return None
+
+
+def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool) -> None:
+    left = sum(job.seconds for job in waiting)
+    for number, job in enumerate(waiting, 1):
+        name = f"[{number}/{len(waiting)}] {job.folder} {job.variant} {job.method} #{job.repeat}"
+        if progress:
+            print(
+                f"{name}: at most {job.seconds:.0f} s of steps; all that is left: {left / 60:.0f} min", file=sys.stderr
+            )
+        began = time.monotonic()
+        outcome = job.run(name if progress else False)
+        if outcome.result.status.name == "STOPPED":
+            raise KeyboardInterrupt  # an interrupted run is not a result; the finished ones are kept
+        outcome.result.save(root / job.path, {**job.notes(outcome.extras), "wall_seconds": time.monotonic() - began})
+        run = load(root, job)
+        assert run is not None, f"{job.path} was saved but cannot be found"
+        found[job.path] = run
+        left -= job.seconds
+
+
+def _write_csv(path: Path, table: Table) -> None:
+    def write(stream: Any) -> None:
+        writer = csv.DictWriter(stream, list(table.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table.rows)
+
+    write_whole(path, write)
