@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test slow lint types format benchmark clean
+.PHONY: demo test slow lint types format benchmark reproduce clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,13 @@ types: $(READY)
 
 format: $(READY)
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+# Two hours; needs the data sets (`bilevax datasets list`). Give it again after an interruption: it goes on.
+reproduce: $(READY)
+	$(BIN)/bilevax reproduce all
+	mkdir -p docs/figures
+	cp reproduction/figures/*.png docs/figures/
+	cp reproduction/reproduction.md docs/
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/overhead.py

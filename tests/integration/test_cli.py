@@ -9,31 +9,44 @@ import pytest
 import bilevax as bx
 from bilevax import cli
 from bilevax.experiments import toy
+from bilevax.experiments.jobs import Options
 from bilevax.report.tables import markdown
 
 
 def test_demo_draws_tables_pictures_and_runs(tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path / "out"), "--steps", "50", "--size", "30"]) == 0
     printed = capsys.readouterr()
-    assert "as printed" in printed.out and "our defaults" in printed.out
+    assert all(name in printed.out for name in ("printed", "repaired", "IBCG", "SBFW", "TTSA"))
     assert "MAX_STEPS" in printed.err and "%" in printed.err  # progress goes to standard error
-    for name in ("toy-mu1.png", "toy-mu0.1.png", "completion.png"):
+    for name in ("toy-mu1-printed.png", "toy-mu0.1-repaired.png", "completion-synthetic-repaired.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    runs = sorted((tmp_path / "out" / "runs").glob("*/*"))
-    assert len(runs) == 7
+    runs = sorted(path.parent for path in (tmp_path / "out" / "runs").rglob("config.json"))
+    assert len(runs) == 21
     for run in runs:
         config, trace = bx.rundir.load(run)
         assert config["steps"] == trace["step"][-1] and config["versions"]["jax"]
     assert "| toy, mu_g = 1" in (tmp_path / "out" / "table.md").read_text()
 
 
-@pytest.mark.parametrize("mu_g", [1.0, 0.1])
-def test_toy_experiment_comes_near_the_exact_optimum(mu_g):
-    results = toy.run(toy.ToyConfig(mu_g, 300))
-    for name, result in results.items():
-        errors = result.trace["ell_error"]
-        assert errors.min() > -1e-12, name
-        assert errors[-1] < 0.05 * errors[0], name
+@pytest.mark.parametrize("case", ["mu1", "mu0.1"])
+def test_toy_experiment_comes_near_the_exact_optimum(case):
+    for job in toy.jobs(Options(repeats=1, methods=("IBCG",))):
+        if job.folder == f"toy/{case}":
+            errors = job.run(False).result.trace["ell_error"]
+            assert errors.min() > -1e-12, job.path
+            assert errors[-1] < 0.05 * errors[0], job.path
+
+
+def test_datasets_are_listed_and_fetched(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BILEVAX_DATA", str(tmp_path))
+    monkeypatch.setenv("BILEVAX_CACHE", str(tmp_path / "cache"))
+    assert cli.main(["datasets", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "movielens-100k" in listed and "redistribution" in listed
+    assert cli.main(["datasets", "fetch", "nlsy79"]) == 2
+    assert "nlsy79" in capsys.readouterr().err
+    assert cli.main(["datasets", "fetch", "nlsy97"]) == 2
+    assert "nlsy79" in capsys.readouterr().err  # did you mean
 
 
 def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, capsys):

@@ -46,7 +46,7 @@ def demo(folder: Path, *, seed: int = 0, steps: int = 1000, n: int = 250, progre
 _NOTE = (
     '"printed" follows the paper to the letter. Its completion problem divides the data term by the number of\n'
     "observations: the optimum is then x = 0 up to a thousandth, and the better a solver is, the closer its\n"
-    'normalized error comes to 1. "repaired" takes the data term as a sum and steps that work: IBCG starts the adjoint\n'
-    "at zero, warms it up and steps 2/(k+2); SBFW's estimator has the right mean; TTSA makes no noise of its own.\n"
-    f"Each completion run stops after {SECONDS:g} s. Seconds count steps only; compilation is apart."
+    'normalized error comes to 1. "repaired" takes the data term as a sum and steps that work: IBCG starts\n'
+    "the adjoint at zero, warms it up and steps 2/(k+2); SBFW's estimator has the right mean; TTSA makes no\n"
+    f"noise of its own. Each completion run stops after {SECONDS:g} s. Seconds count steps only; compilation is apart."
 )

@@ -85,7 +85,14 @@ def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool
         outcome = job.run(name if progress else False)
         if outcome.result.status.name == "STOPPED":
             raise KeyboardInterrupt  # an interrupted run is not a result; the finished ones are kept
-        outcome.result.save(root / job.path, {**job.notes(outcome.extras), "wall_seconds": time.monotonic() - began})
+        notes = {**job.notes(outcome.extras), "wall_seconds": time.monotonic() - began}
+        try:
+            outcome.result.save(root / job.path, notes)
+        except OSError as error:
+            raise OSError(
+                f"the run {root / job.path} could not be saved ({error}); make room and give the same command again: "
+                f"finished runs are kept."
+            ) from error
         run = load(root, job)
         assert run is not None, f"{job.path} was saved but cannot be found"
         found[job.path] = run
