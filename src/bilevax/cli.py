@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = commands.add_parser("reproduce", help="run the paper's experiments; figures, tables and a page")
     reproduce.add_argument("name", help="an experiment, or all; an unknown name lists them")
     reproduce.add_argument(
-        "--out", type=Path, default=Path("reproduction"), help="folder for runs and pages (default: reproduction)"
+        "--out", type=Path, help="folder for runs and pages (default: reproduction, or reproduction-quick)"
     )
     reproduce.add_argument("--quick", action="store_true", help="small versions of everything, a few minutes in all")
     reproduce.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
@@ -77,6 +77,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from bilevax.experiments.reproduce import reproduce
 
     experiments = catalogue.named(options.name)
+    options.out = options.out or Path("reproduction-quick" if options.quick else "reproduction")
     _check_numbers(options, seed=0, repeats=1)
     _check_folder(options.out)
     asked = Options(

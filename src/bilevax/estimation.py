@@ -49,22 +49,36 @@ def _extreme_point(problem: BilevelProblem, x: PyTree, d: PyTree) -> PyTree:
 
 def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
     """Another point: halfway to a random extreme point of the set, and from y by the best step along the gradient."""
-    problem = _traceable(problem)
-    dtype = trees.dtype(y)
-    x = trees.move(x, _extreme_point(problem, x, trees.random_like(x, key)), jnp.asarray(0.5, dtype))
+    return _towards(_traceable(problem), x, y, key, 0.5)
+
+
+def _towards(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, share: float) -> tuple[PyTree, PyTree]:
+    s = _extreme_point(problem, x, trees.random_like(x, key))
+    x = trees.move(x, s, jnp.asarray(share, trees.dtype(y)))
     g_y = problem.lower_grad(x, y)
     curvature = trees.inner(g_y, problem.lower_hvp(x, y, g_y))
     length = jnp.where(curvature > 0, trees.inner(g_y, g_y) / jnp.where(curvature > 0, curvature, 1), 0)
     return x, trees.axpy(-length, g_y, y)
 
 
+def _farthest(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
+    """A random extreme point, where curvature often peaks; halfway to it if the lower level is not defined there."""
+    problem = _traceable(problem)
+    corner, middle = (_towards(problem, x, y, key, share) for share in (1.0, 0.5))
+    defined = trees.all_finite(corner) & trees.all_finite(problem.lower_grad(*corner))
+    return jax.tree.map(lambda a, b: jnp.where(defined, a, b), corner, middle)
+
+
 def estimate_constants(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
-    """mu_g and L_g from at most three hundred Hessian products at two points."""
+    """mu_g and L_g from at most three hundred Hessian products, at the start and at an extreme point of the set."""
     here, there = jax.random.split(key)
     first = lower_spectrum(problem, x, y, here, PRODUCTS)
-    second = lower_spectrum(problem, *elsewhere(problem, x, y, there), there, PRODUCTS_ELSEWHERE)
-    low, high = jnp.minimum(first.low, second.low), jnp.maximum(first.high, second.high)
-    return Constants(low, high, estimated=True, products=first.products + second.products + 1)
+    second = lower_spectrum(problem, *_farthest(problem, x, y, there), there, PRODUCTS_ELSEWHERE)
+    # Where the lower level breaks down there, as with the inverse of a singular matrix, the start decides.
+    sound = second.high < first.high / jnp.sqrt(jnp.finfo(trees.dtype(y)).eps)
+    low = jnp.where(sound, jnp.minimum(first.low, second.low), first.low)
+    high = jnp.where(sound, jnp.maximum(first.high, second.high), first.high)
+    return Constants(low, high, estimated=True, products=first.products + second.products + 2)
 
 
 def for_steps(constants: Constants) -> Constants:

@@ -138,6 +138,7 @@ class _Course:
         if self.spoiled:
             self.state = eqx.tree_at(lambda s: (s.x, s.y), self.state, (x, y))
         self.counts = {name: int(getattr(counts, name)) for name in COUNTS}
+        self.bounded = not np.isinf(float(problem.domain.diameter(x).value))
         self.k = 0
         self.verify_after = 0
         self.unverified = ""
@@ -184,9 +185,13 @@ class _Course:
 
     def _row(self, seen: stepping.Seen) -> None:
         tracked = measures.basic_metrics(self.problem, self.state)
-        row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(seen.gap)}
+        gap, lmo_error = seen.gap, seen.lmo_error
+        if self.bounded and seen.direction is not None:  # a projected method: one lmo for the row, not for the method
+            gap, lmo_error = measures.tracked_gap(self.problem, self.state.x, seen.direction)
+        row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(gap)}
         row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
-        row.update({name: float(getattr(seen, name)) for name in ("adjoint_residual", "grad_norm", "lmo_error")})
+        row.update({name: float(getattr(seen, name)) for name in ("adjoint_residual", "grad_norm")})
+        row["lmo_error"] = float(lmo_error)
         row.update(self.counts)
         for extra in self.plan.metrics:
             if isinstance(extra, Mapping):

@@ -76,6 +76,13 @@ def _best_vertex(domain: Any, x: PyTree, gradient: PyTree) -> tuple[PyTree, Scal
 _compiled_best_vertex = jax.jit(_best_vertex)
 
 
+def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:
+    """The Frank-Wolfe gap by an estimate of the gradient, and the error of the oracle in it."""
+    look = _best_vertex if problem.domain.host else _compiled_best_vertex
+    s, error = look(problem.domain, x, direction)
+    return trees.gap(direction, x, s), error
+
+
 def _mapping(problem: BilevelProblem, x: PyTree, gradient: PyTree) -> Scalar:
     try:
         return (_step_length if problem.domain.host else _compiled_step_length)(problem.domain, x, gradient)

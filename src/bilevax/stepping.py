@@ -68,6 +68,8 @@ class Seen(NamedTuple):
     lmo_error: Scalar
     adjoint_residual: Scalar
     grad_norm: Scalar
+    direction: PyTree = None
+    """Kept for methods without an lmo, whose gap the loop works out at its rows."""
 
 
 class Chunk(NamedTuple):
@@ -83,7 +85,9 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
     state, info = solver.step(problem, chunk.state, jax.random.fold_in(key, chunk.state.k))
 
     def look() -> Seen:
-        return Seen(info.gap, jnp.asarray(info.lmo_error, info.gap.dtype), info.adjoint_residual, info.grad_norm)
+        error = jnp.asarray(info.lmo_error, info.gap.dtype)
+        direction = info.direction if solver.uses == "project" else None
+        return Seen(info.gap, error, info.adjoint_residual, info.grad_norm, direction)
 
     # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
     finite = chunk.finite & jnp.isfinite(trees.total(info.direction))
@@ -92,24 +96,25 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
     return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
 
 
-def _empty(state: Any) -> Chunk:
+def _empty(solver: Solver, state: Any) -> Chunk:
     nan = jnp.full((), jnp.nan, trees.dtype(state.x))
     zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
-    return Chunk(state, Seen(nan, nan, nan, nan), zero, jnp.asarray(True))
+    direction = trees.zeros_like(state.x) if solver.uses == "project" else None
+    return Chunk(state, Seen(nan, nan, nan, nan, direction), zero, jnp.asarray(True))
 
 
 @jax.jit
 def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """`count` steps. One executable for every count: cutting a run differently changes no bit of it."""
     chunk = jax.lax.fori_loop(
-        0, count, lambda i, chunk: _one(problem, solver, chunk, key, i == count - 1), _empty(state)
+        0, count, lambda i, chunk: _one(problem, solver, chunk, key, i == count - 1), _empty(solver, state)
     )
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
 
 
 def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """The same, un-jitted: oracles are compiled one by one or are host kernels."""
-    chunk = _empty(state)
+    chunk = _empty(solver, state)
     for _ in range(int(count)):
         chunk = _one(problem, solver, chunk, key, True)
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))

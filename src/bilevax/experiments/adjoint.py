@@ -137,7 +137,7 @@ def _claims(runs: Runs) -> list[Any]:
         made.append(
             judged(
                 "SBFW's estimate of the adjoint is biased.",
-                "as printed: the exact mean of its estimator is off by more than 10 % of |v|",
+                "as printed: the exact mean of its estimator is off by more than 10 % of ‖v‖",
                 PRINTED,
                 f"{bias:.1%} (with powers from 0: {sbfw.median(lambda r: r.extras['bias_corrected']):.1e})",
                 bias > 0.1,

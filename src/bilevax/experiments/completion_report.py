@@ -26,7 +26,7 @@ def _rows(runs: Runs) -> list[dict[str, Any]]:
             "s / step": own.median(_step_seconds),
             "error on Ω": own.last("error"),
             "error outside Ω": own.last("error_unseen"),
-            "|∇_y g|": own.last("lower_grad_norm"),
+            "‖∇_y g‖": own.last("lower_grad_norm"),
             "f(x, y)": own.last("upper"),
             "ℓ(x)": own.last("ell"),
             "true gap": own.median(lambda run: run.extras.get("true_gap", float("nan"))),
@@ -56,13 +56,13 @@ def _synthetic_claims(runs: Runs) -> list[Claim]:
         for variant in runs.values("variant")
         for claim in (
             _best(runs, variant, "error", "Synthetic: IBCG has the lowest normalized error."),
-            _best(runs, variant, "lower_grad_norm", "Synthetic: IBCG attains lower |∇_y g| than TTSA.", ("TTSA",)),
+            _best(runs, variant, "lower_grad_norm", "Synthetic: IBCG attains lower ‖∇_y g‖ than TTSA.", ("TTSA",)),
         )
     ]
 
 
 def _100k_claims(runs: Runs) -> list[Claim]:
-    names = {"error": "normalized error", "lower_grad_norm": "|∇_y g|", "upper": "f"}
+    names = {"error": "normalized error", "lower_grad_norm": "‖∇_y g‖", "upper": "f"}
     return [
         _best(runs, variant, column, f"MovieLens 100K: IBCG is faster in {name}.")
         for variant in runs.values("variant")
@@ -128,7 +128,7 @@ def _sweep_claim(runs: Runs, factor: str) -> Claim:
         measured = ", ".join(f"c1 = {v:g}: {e:.3g}" for v, e in zip(ends, tracking, strict=True))
         holds = all(a < b for a, b in zip(tracking, tracking[1:], strict=False)) if len(tracking) > 1 else None
         text = "Step-size sweep: a larger γ means a larger error of the lower level."
-        return judge(text, "last |∇_y g| increases with c1", PRINTED, measured, holds)
+        return judge(text, "last ‖∇_y g‖ increases with c1", PRINTED, measured, holds)
     spread = {
         column: max(values) / min(values) - 1 if (values := [own.last(column) for own in ends.values()]) else np.nan
         for column in ("error", "upper")
@@ -149,7 +149,7 @@ def _sweep_report(factor: str, runs: Runs) -> Report:
             "steps": int(own.median(lambda run: run.steps)),
             "error on Ω": own.last("error"),
             "error outside Ω": own.last("error_unseen"),
-            "|∇_y g|": own.last("lower_grad_norm"),
+            "‖∇_y g‖": own.last("lower_grad_norm"),
             "f(x, y)": own.last("upper"),
             "ℓ(x)": own.last("ell"),
         }

@@ -43,8 +43,16 @@ def curves(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", ti
     for axis, (column, against) in zip(axes, panels, strict=True):
         for index, name in enumerate(runs.values(by)):
             draw_band(axis, runs.pick(**{by: name}), column, against, name, index)
+        _spread(axis)
         figures.finish_axis(axis, figures.LABELS.get(against, against), figures.LABELS.get(column, column))
     figures.legend_above(figure, axes[0])
     if title:
         figure.suptitle(title)
     return figure
+
+
+def _spread(axis: Any) -> None:
+    """A logarithmic horizontal axis where one curve is more than five times as long as another."""
+    ends = [float(line.get_xdata()[-1]) for line in axis.lines if len(line.get_xdata())]
+    if ends and min(ends) > 0 and max(ends) > 5 * min(ends):
+        axis.set_xscale("log")

@@ -67,8 +67,8 @@ def _run_rows(runs: Runs) -> list[dict[str, Any]]:
             "runs": len(own),
             "steps": int(own.median(lambda run: run.steps)),
             "seconds": own.median(lambda run: run.seconds),
-            "|Ω − Ω_0| / |Ω_0|": own.median(lambda run: run.extras["moved"]),
-            "|∇_W g|": own.last("lower_grad_norm"),
+            "‖Ω − Ω_0‖ / ‖Ω_0‖": own.median(lambda run: run.extras["moved"]),
+            "‖∇_W g‖": own.last("lower_grad_norm"),
             "f(Ω, W)": own.last("upper"),
             "ℓ(Ω)": own.last("ell"),
         }
@@ -96,10 +96,10 @@ def _faster(runs: Runs, variant: str, against: str, title: str) -> Claim:
     ours, theirs = (runs.pick(variant=variant, method=m) for m in ("IBCG", rival))
     words = "steps" if against == "step" else "time"
     text = f"{title}: IBCG is ahead of SBFW by {words}."
-    rule = f"lower |∇_W g| and f at the last {words} both reached"
+    rule = f"lower ‖∇_W g‖ and f at the last {words} both reached"
     if not len(ours) or not len(theirs):
         return judge(text, rule, variant, "not run", None)
-    pairs = {name: _at_common(ours, theirs, c, against) for name, c in (("|∇_W g|", "lower_grad_norm"), ("f", "upper"))}
+    pairs = {name: _at_common(ours, theirs, c, against) for name, c in (("‖∇_W g‖", "lower_grad_norm"), ("f", "upper"))}
     measured = f"against {rival}: " + ", ".join(f"{n} {a:.3g} against {b:.3g}" for n, (a, b) in pairs.items())
     return judge(text, rule, variant, measured, all(a < b for a, b in pairs.values()))
 

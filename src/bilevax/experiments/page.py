@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from bilevax.experiments.jobs import FAILS, HOLDS, UNKNOWN, Experiment, Report, Runs
 from bilevax.report.tables import markdown
@@ -40,7 +39,7 @@ _MISPRINTS = """## Misprints and open choices
 | SBFW in multi-task learning: η, ρ × 10³ (× 100) | steps beyond 1 leave the set; clipped, the first step lands on a singular Ω | printed with clipping and a warning; η and ρ divided as another reading |
 | multi-task set Ω ⪰ 0 | Ω⁻¹ does not exist at the vertices, L_g is infinite | printed with constants at Ω_0; repaired with Ω ⪰ 0.05 I |
 | multi-task γ = 1/(10⁴√K), 1/(10⁸√K) | Ω moves by at most 1 % or 10⁻⁶ of the way | printed; repaired with 2/(k+2) |
-| TTSA: t_max(0) = κ log 1 = 0 | an empty range for p | at least one term |
+| TTSA: t_max(0) = κ log 1 = 0 | an empty range for p | k counted from 1, so that there is always a term |
 | TTSA: direction at y_k | the original uses the new y_{k+1} | printed at y_k; otherwise at y_{k+1} |
 | toy: neither A nor the four points | figures cannot be compared point by point | ours in `problems/coreset.py` |
 | completion of ratings: no radius, start or error | figures cannot be compared point by point | stated under each experiment |
@@ -85,13 +84,7 @@ def _claims(sections: list[Section]) -> str:
         for claim in claims
     ]
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    return f"## Claims\n\n{summary}.\n\n{_escaped(rows)}\n"
-
-
-def _escaped(rows: list[dict[str, Any]]) -> str:
-    """Norm bars would end a cell."""
-    clean = lambda v: v.replace("|", "‖") if isinstance(v, str) else v  # noqa: E731
-    return markdown([{clean(name): clean(value) for name, value in row.items()} for row in rows])
+    return f"## Claims\n\n{summary}.\n\n{markdown(rows)}\n"
 
 
 def _section(section: Section) -> str:
@@ -104,7 +97,7 @@ def _section(section: Section) -> str:
     for figure in report.figures:
         lines.append(f"![{figure.caption}](figures/{figure.name}.png)\n\n*{figure.caption}*\n")
     for table in report.tables:
-        lines.append(f"{table.caption} Runs: `runs/{_folder(section.runs)}`.\n\n{_escaped(table.rows)}\n")
+        lines.append(f"{table.caption} Runs: `runs/{_folder(section.runs)}`.\n\n{markdown(table.rows)}\n")
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ def reproduce(
         run = load(root, job)
         if run is not None:
             found[job.path] = run
-    missing = {e.name: words for e in experiments if (words := _unavailable(e)) and not _done(planned[e.name], found)}
+    missing = {e.name: words for e in experiments if not _done(planned[e.name], found) and (words := _unavailable(e))}
     waiting = [j for j in _once([planned[e.name] for e in experiments if e.name not in missing]) if j.path not in found]
     _work(root, waiting, found, progress)
 

@@ -153,7 +153,7 @@ def rows(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _share(runs: Runs) -> float:
-    """How much of the first |f - f*| is left at the end, median over repeats; over the last tenth of the steps."""
+    """How much of the first distance of f from f* is left at the end; medians over the last rows and repeats."""
     return runs.median(lambda run: float(np.median(run.trace["f_error"][-20:]) / run.trace["f_error"][0]))
 
 
@@ -177,7 +177,7 @@ def claims(runs: Runs) -> list[Claim]:
         known = not any(np.isnan(v) for v in left.values())
         holds = all((left[m] <= 0.05) == wanted for m, wanted in expected.items()) if known else None
         measured = ", ".join(f"{m} {v:.1%}" for m, v in left.items())
-        rule = "converges: at most 5 % of the first |f - f*| is left (median of the last 20 rows and of repeats)"
+        rule = "converges: at most 5 % of the first ‖f − f*‖ is left (medians of the last 20 rows and of repeats)"
         made.append(judge(f"Toy, {text}.", rule, PRINTED, f"left: {measured}", holds))
     return made
 

@@ -341,8 +341,7 @@ def _counted(trace: Trace) -> Trace:
 
 
 def _one_line(text: str) -> str:
-    """Text that does not break a markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
 
 
 def _slugs(names: Iterable[str]) -> list[str]:

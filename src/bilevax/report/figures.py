@@ -29,6 +29,7 @@ LABELS = {
     "grad_norm": r"$\|F_k\|$",
     "y_error": r"$\|y_k - y^*(x_k)\|$",
     "w_error": r"$\|w_k - v(x_k)\|$",
+    "adjoint_error": "relative error of the adjoint",
     "error": r"normalized error $\bar e$ on Ω",
     "error_unseen": r"normalized error outside Ω",
     "ell_error": r"$\ell(x_k) - \ell^*$",
@@ -53,13 +54,15 @@ def _trace(value: Any) -> Trace:
 
 
 def new_figure(panels: int) -> tuple[Any, list[Any]]:
-    """A row of panels in the house style."""
+    """Panels in the house style: up to three in a row, then two rows."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("figures need matplotlib: pip install 'bilevax[plot]'.") from None
-    figure = Figure(figsize=(4.2 * panels, 3.4), layout="constrained", dpi=150)
-    axes = [figure.add_subplot(1, panels, i + 1) for i in range(panels)]
+    rows = -(-panels // 3)
+    columns = -(-panels // rows)
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained", dpi=150)
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, which="major", color="#dddddd", linewidth=0.6)
@@ -109,14 +112,13 @@ def plot(
 def draw_line(axis: Any, horizontal: np.ndarray, vertical: np.ndarray, index: int, name: str) -> Any:
     """One method's curve, told apart by colour and by a few marks; methods of the paper have colours of their own."""
     usable = np.isfinite(vertical)
-    marks = max(1, int(usable.sum()) // 6)
     index = OWN_COLOUR.get(name, index)
     (line,) = axis.plot(
         horizontal[usable],
         vertical[usable],
         color=PALETTE[index % len(PALETTE)],
         marker=MARKS[index % len(MARKS)],
-        markevery=(index * marks // 4, marks),
+        markevery=(0.04 * index, 0.2),  # shares of the diagonal, so that marks do not crowd on logarithmic axes
         markersize=4,
         linewidth=1.6,
         label=name,

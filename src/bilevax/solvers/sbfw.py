@@ -44,8 +44,8 @@ class SBFW(eqx.Module):
     to k, which lacks the identity term and whose variance grows with k; "exact", the Hessian inverse; "tracked", one
     gradient step as in IBCG. The averages are STORM's, with one sample, truncation index included, at both points.
 
-    By default steps are 2/(k+2), averaging weights 2/k^(2/3) and lower steps 2/(mu_g + L_g), all ours; `as_printed`
-    has those of the paper. One step costs four gradients of f, one of g, two cross products, two estimates and an lmo.
+    By default steps are 2/(k+1), averaging weights 2/k^(2/3) and lower steps 2/(mu_g + L_g), over k^(2/3) with a sampler,
+    all ours; `as_printed` has the paper's. A step costs four gradients of f, one of g, two estimates and crosses, an lmo.
 
     >>> import bilevax as bx
     >>> solver = bx.SBFW("exact", constants=bx.Constants(mu_g=1.0, L_g=2.0))
@@ -69,7 +69,7 @@ class SBFW(eqx.Module):
             last = math.ceil(float(self.eta.scale) ** (1 / float(self.eta.exponent)) - float(self.eta.shift))
             if last >= 10:  # one or two are harmless, and the printed schedule has one
                 words = "exceeds 1 and would leave the set; it is clipped to 1, so that x jumps from vertex to vertex"
-                warnings.warn(f"SBFW: up to k = {last} the step eta_k {words}.", stacklevel=4)
+                warnings.warn(f"SBFW: up to k = {last} the step eta_k {words}.", stacklevel=3)
 
     @classmethod
     def as_printed(
@@ -82,9 +82,11 @@ class SBFW(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SBFW:
         """Estimate the constants that were not given, and take from them the lower step."""
-        constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
-        delta = as_schedule(for_steps(constants).alpha) if self.delta is None else self.delta
-        return replace(self, constants=constants, delta=delta)
+        constants, delta = self.constants or estimate_constants(problem, x, y, key), self.delta
+        if delta is None:  # under sampling it must decay with rho, or the noise of y would pile up in d
+            length = for_steps(constants).alpha
+            delta = Constant(length) if problem.sampler is None else Power(length, 2 / 3)
+        return trees.cast(replace(self, constants=constants, delta=delta), trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SBFWState, Counts]:
         """x_1 = x_0 and y_1; there is no d_0, and d_1 = h(x_1, y_1)."""

@@ -77,7 +77,7 @@ class TTSA(eqx.Module):
         if beta is None:
             length = for_steps(constants).alpha
             beta = Constant(length) if self.deterministic else Power(length, 0.4)
-        return replace(self, alpha=alpha, beta=beta, constants=constants)
+        return trees.cast(replace(self, alpha=alpha, beta=beta, constants=constants), trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[TTSAState, Counts]:
         """The start as it is."""
