@@ -129,7 +129,7 @@ def test_a_failing_method_is_a_row_among_the_others(found):
     assert (entry.name, entry.result, entry.status) == ("bad | one", None, "FAILED")
     assert entry.message == "Broken: this set has no projection."
     assert set(list(parsed(str(found)).values())[1].values()) == {r"bad \| one", "FAILED", "-"}
-    assert str(found).endswith("\n\n- bad \\| one: FAILED, Broken: this set has no projection.")
+    assert str(found).endswith("\n\n- bad | one: FAILED, Broken: this set has no projection.")
     assert list(found.traces) == ["open loop", "constant"]
     assert repr(found) == "Comparison(open loop: MAX_STEPS, bad | one: FAILED, constant: MAX_STEPS)"
     with pytest.raises(KeyError, match=r"'bad \| one' has no result: FAILED, Broken: this set has no projection"):

@@ -69,19 +69,20 @@ def _machine(sections: list[Section]) -> str:
 
 
 def _claims(sections: list[Section]) -> str:
-    claims = [claim for section in sections if section.report for claim in section.report.claims]
+    claims = [(section.runs, claim) for section in sections if section.report for claim in section.report.claims]
     if not claims:
         return ""
-    counts = {verdict: sum(c.verdict == verdict for c in claims) for verdict in (HOLDS, FAILS, UNKNOWN)}
+    counts = {verdict: sum(c.verdict == verdict for _, c in claims) for verdict in (HOLDS, FAILS, UNKNOWN)}
     rows = [
         {
             "claim": claim.text,
+            "runs": _folder(runs),
             "variant": claim.variant,
             "rule": claim.rule,
             "measured": claim.measured,
             "verdict": f"**{claim.verdict}**",
         }
-        for claim in claims
+        for runs, claim in claims
     ]
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return f"## Claims\n\n{summary}.\n\n{markdown(rows)}\n"
