@@ -74,17 +74,22 @@ def _unavailable(experiment: Experiment) -> str | None:
 
 
 def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool) -> None:
-    left = sum(job.seconds for job in waiting)
+    took: dict[tuple[str, str, str], float] = {}
+
+    def expected(job: Job) -> float:
+        """What the last repeat took, or the most it may take."""
+        return took.get((job.folder, job.variant, job.method), job.seconds)
+
     for number, job in enumerate(waiting, 1):
         name = f"[{number}/{len(waiting)}] {job.folder} {job.variant} {job.method} #{job.repeat}"
         if progress:
-            print(
-                f"{name}: at most {job.seconds:.0f} s of steps; all that is left: {left / 60:.0f} min", file=sys.stderr
-            )
+            left = sum(map(expected, waiting[number - 1 :])) / 60
+            print(f"{name}: about {expected(job):.0f} s; left in all: at most {left:.0f} min", file=sys.stderr)
         began = time.monotonic()
         outcome = job.run(name if progress else False)
         if outcome.result.status.name == "STOPPED":
             raise KeyboardInterrupt  # an interrupted run is not a result; the finished ones are kept
+        took[job.folder, job.variant, job.method] = time.monotonic() - began
         notes = {**job.notes(outcome.extras), "wall_seconds": time.monotonic() - began}
         try:
             outcome.result.save(root / job.path, notes)
@@ -96,7 +101,6 @@ def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool
         run = load(root, job)
         assert run is not None, f"{job.path} was saved but cannot be found"
         found[job.path] = run
-        left -= job.seconds
 
 
 def _write_csv(path: Path, table: Table) -> None:
