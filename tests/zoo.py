@@ -1,6 +1,7 @@
 """Every exported set, solver and small problem, for the suites that run over all of them."""
 
 import inspect
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,27 @@ SETS = {
 }
 UNBOUNDED = {"WholeSpace": (bx.WholeSpace(), jnp.zeros(5))}
 
-SOLVERS = {"IBCG": bx.IBCG()}
+# The first of each class is the default; the others are its modes.
+SOLVERS = {
+    "IBCG": bx.IBCG(),
+    "SBFW": bx.SBFW(),
+    "SBFW printed": bx.SBFW("printed"),
+    "SBFW exact": bx.SBFW("exact"),
+    "SBFW tracked": bx.SBFW("tracked"),
+    "TTSA": bx.TTSA(),
+    "TTSA deterministic": bx.TTSA(deterministic=True),
+}
+STEP = {"IBCG": "gamma", "SBFW": "eta", "TTSA": "alpha"}
+
+
+def step_of(solver):
+    """The schedule of x."""
+    return getattr(solver, STEP[type(solver).__name__])
+
+
+def with_step(solver, length):
+    """The same solver with this constant step for x."""
+    return replace(solver, **{STEP[type(solver).__name__]: bx.Constant(length)})
 
 
 def known_problem(name, seed=0, **options):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +45,9 @@ class Power(Schedule):
     shift: Scalar | float = eqx.field(converter=number, default=1.0)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
-        scale = jnp.asarray(self.scale)
-        return scale * (k.astype(scale.dtype) + self.shift) ** (-jnp.asarray(self.exponent))
+        scale = jnp.asarray(self.scale)  # whose precision decides: it may be a measured one
+        shift, exponent = (jnp.asarray(v, scale.dtype) for v in (self.shift, self.exponent))
+        return scale * (k.astype(scale.dtype) + shift) ** -exponent
 
 
 class OpenLoop(Schedule):
@@ -79,3 +82,20 @@ def as_schedule(given: Any) -> Any:
     if np.ndim(given) or not isinstance(given, (int, float, np.generic, np.ndarray, jax.Array)):
         raise TypeError(f"a step size must be a number, a schedule or a function of k, got {given!r}.")
     return Constant(number(given))
+
+
+def check_fraction(owner: str, name: str, schedule: Schedule) -> None:
+    """For steps that must lie in [0, 1]: refuse a constant outside, warn of a power that exceeds 1 for long."""
+    if not known(schedule):
+        return
+    if isinstance(schedule, Constant) and not 0 <= float(schedule.value) <= 1:
+        raise ValueError(f"{owner}: {name} must lie between 0 and 1 to keep x in the set, got {schedule!r}.")
+    if isinstance(schedule, Power) and float(schedule.scale) > 1 and float(schedule.exponent) > 0:
+        # the last one, counted from 1, as papers count
+        last = math.ceil(float(schedule.scale) ** (1 / float(schedule.exponent)) - float(schedule.shift))
+        if last >= 10:  # one or two are harmless, and the schedule printed for SBFW has one
+            warnings.warn(
+                f"{owner}: up to k = {last} the step {name}_k exceeds 1 and would leave the set; it is clipped to 1, "
+                f"so that x jumps from vertex to vertex.",
+                stacklevel=4,
+            )

@@ -47,7 +47,8 @@ def _best(runs: Runs, variant: str, column: str, text: str, rivals: tuple[str, .
     known = not any(np.isnan(v) for v in ends.values())
     holds = all(ends["IBCG"] < ends[m] for m in rivals) if known else None
     measured = ", ".join(f"{m} {v:.4g}" for m, v in ends.items())
-    return judge(text, f"last {column} of IBCG below that of {' and '.join(rivals)}", variant, measured, holds)
+    name = {"error": "error on Ω", "lower_grad_norm": "‖∇_y g‖", "upper": "f", "ell": "ℓ"}[column]
+    return judge(text, f"last {name} of IBCG below that of {' and '.join(rivals)}", variant, measured, holds)
 
 
 def _synthetic_claims(runs: Runs) -> list[Claim]:
@@ -133,7 +134,8 @@ def _sweep_claim(runs: Runs, factor: str) -> Claim:
         column: max(values) / min(values) - 1 if (values := [own.last(column) for own in ends.values()]) else np.nan
         for column in ("error", "upper")
     }
-    measured = ", ".join(f"{column} differs by {value:.1%}" for column, value in spread.items())
+    names = {"error": "error", "upper": "f"}
+    measured = ", ".join(f"{names[column]} differs by {value:.1%}" for column, value in spread.items())
     holds = all(value <= 0.05 for value in spread.values()) if len(ends) > 1 else None
     text = "Step-size sweep: IBCG is insensitive to η."
     return judge(text, "last error and f differ by at most 5 % over c2", PRINTED, measured, holds)

@@ -177,7 +177,7 @@ def claims(runs: Runs) -> list[Claim]:
         known = not any(np.isnan(v) for v in left.values())
         holds = all((left[m] <= 0.05) == wanted for m, wanted in expected.items()) if known else None
         measured = ", ".join(f"{m} {v:.1%}" for m, v in left.items())
-        rule = "converges: at most 5 % of the first ‖f − f*‖ is left (medians of the last 20 rows and of repeats)"
+        rule = "converges: at most 5 % of the first |f − f*| is left (medians of the last 20 rows and of repeats)"
         made.append(judge(f"Toy, {text}.", rule, PRINTED, f"left: {measured}", holds))
     return made
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import adjoint_solution, adjoint_step, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Constant, Power, Schedule, as_schedule
+from bilevax.schedules import Constant, Power, Schedule, as_schedule, check_fraction
 from bilevax.sets import Memory
-from bilevax.sets.contract import known
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -44,8 +40,10 @@ class SBFW(eqx.Module):
     to k, which lacks the identity term and whose variance grows with k; "exact", the Hessian inverse; "tracked", one
     gradient step as in IBCG. The averages are STORM's, with one sample, truncation index included, at both points.
 
-    By default steps are 2/(k+1), averaging weights 2/k^(2/3) and lower steps 2/(mu_g + L_g), over k^(2/3) with a sampler,
-    all ours; `as_printed` has the paper's. A step costs four gradients of f, one of g, two estimates and crosses, an lmo.
+    By default steps are 2/(k+1), averaging weights 2/k^(2/3) and lower steps 2/(mu_g + L_g), under sampling over
+    k^(2/3), all ours; `as_printed` has those of the paper.
+
+    One step costs four gradients of f, one of g, two estimates, two cross products and an lmo.
 
     >>> import bilevax as bx
     >>> solver = bx.SBFW("exact", constants=bx.Constants(mu_g=1.0, L_g=2.0))
@@ -63,13 +61,7 @@ class SBFW(eqx.Module):
     def __check_init__(self) -> None:
         if self.estimator not in ESTIMATORS:
             raise ValueError(f"SBFW: estimator must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}.")
-        if isinstance(self.eta, Constant) and known(self.eta) and not 0 <= float(self.eta.value) <= 1:
-            raise ValueError(f"SBFW: eta must lie between 0 and 1 to keep x in the set, got {self.eta!r}.")
-        if isinstance(self.eta, Power) and known(self.eta) and min(self.eta.scale - 1, self.eta.exponent) > 0:
-            last = math.ceil(float(self.eta.scale) ** (1 / float(self.eta.exponent)) - float(self.eta.shift))
-            if last >= 10:  # one or two are harmless, and the printed schedule has one
-                words = "exceeds 1 and would leave the set; it is clipped to 1, so that x jumps from vertex to vertex"
-                warnings.warn(f"SBFW: up to k = {last} the step eta_k {words}.", stacklevel=3)
+        check_fraction("SBFW", "eta", self.eta)
 
     @classmethod
     def as_printed(
@@ -82,11 +74,10 @@ class SBFW(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SBFW:
         """Estimate the constants that were not given, and take from them the lower step."""
-        constants, delta = self.constants or estimate_constants(problem, x, y, key), self.delta
-        if delta is None:  # under sampling it must decay with rho, or the noise of y would pile up in d
-            length = for_steps(constants).alpha
-            delta = Constant(length) if problem.sampler is None else Power(length, 2 / 3)
-        return trees.cast(replace(self, constants=constants, delta=delta), trees.dtype(x))
+        constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
+        delta = _tracking(problem, for_steps(constants).alpha) if self.delta is None else self.delta
+        # not `replace`, which would warn of the same eta again
+        return eqx.tree_at(lambda s: (s.constants, s.delta), self, (constants, delta), is_leaf=lambda v: v is None)
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SBFWState, Counts]:
         """x_1 = x_0 and y_1; there is no d_0, and d_1 = h(x_1, y_1)."""
@@ -100,7 +91,8 @@ class SBFW(eqx.Module):
         """The four lines of the appendix, for k counted from 1; the last is the first line of the next step."""
         x, y, k, dtype = state.x, state.y, state.k, trees.dtype(state.x)
         rho, eta, delta = (step(i).astype(dtype) for step, i in ((self.rho, k), (self.eta, k), (self.delta, k + 1)))
-        eta, rho = jnp.clip(eta, 0, 1), jnp.where(k == 0, 1, jnp.clip(rho, 0, 1))  # beyond 1 x would leave the set
+        eta = jnp.clip(eta, 0, 1)  # beyond 1 the next x would leave the set
+        rho = jnp.where(k == 0, 1, jnp.clip(rho, 0, 1))
         draw_h, draw_y, truncation = jax.random.split(key, 3)
         p = problem.sample(draw_h)
 
@@ -124,9 +116,14 @@ class SBFW(eqx.Module):
             w, _, products = adjoint_solution(p, x, y, f_y, w)
             return trees.sub(f_x, lower.cross(w)), w, None, products
         if self.estimator == "tracked":
-            w, residual = adjoint_step(lower.hvp, f_y, w, 0.9 * safe.alpha)
+            w, residual = adjoint_step(lower.hvp, f_y, w, _tracking(problem, 0.9 * safe.alpha)(k))
             return trees.sub(f_x, lower.cross(w)), w, residual, 1
         first, budget = (1, k + 1) if self.estimator == "printed" else (0, neumann_budget(safe.kappa, k))
         hvp = sampled_hvp(problem, lower, x, y)
         v, products = random_neumann(hvp, f_y, key, budget=budget, L_g=safe.L_g, first=first, host=problem.host)
         return trees.sub(f_x, lower.cross(v)), None, None, products
+
+
+def _tracking(problem: BilevelProblem, length: Scalar | float) -> Schedule:
+    """A constant step; under sampling it decays like rho, or the noise it leaves in y and w would pile up in d."""
+    return Constant(length) if problem.sampler is None else Power(length, 2 / 3)

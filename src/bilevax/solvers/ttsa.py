@@ -77,7 +77,7 @@ class TTSA(eqx.Module):
         if beta is None:
             length = for_steps(constants).alpha
             beta = Constant(length) if self.deterministic else Power(length, 0.4)
-        return trees.cast(replace(self, alpha=alpha, beta=beta, constants=constants), trees.dtype(x))
+        return replace(self, alpha=alpha, beta=beta, constants=constants)
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[TTSAState, Counts]:
         """The start as it is."""
