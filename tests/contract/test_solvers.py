@@ -102,7 +102,7 @@ def test_run_and_solve_agree_and_repeat(name, domain):
     first, second = (bx.solve(problem, solver, x0, y0, steps=30, every=e, key=KEY) for e in (30, 7))
     for a, b in zip(*(jax.tree.leaves((r.x, r.y)) for r in (first, second)), strict=True):
         assert np.array_equal(a, b)
-    state, _ = bx.run(problem, solver, x0, y0, steps=30, key=KEY)
+    state, _ = jax.jit(lambda x, y: bx.run(problem, solver, x, y, steps=30, key=KEY))(x0, y0)
     assert close((state.x, state.y), (first.x, first.y), 1e-10)
 
 

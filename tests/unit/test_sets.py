@@ -128,6 +128,21 @@ def test_violations_are_told_in_words(domain, x, words):
     assert bool(domain.contains(x)) == (words == "")
 
 
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0, 1.0], [2.0, 1.0, 0.5, 0.5], [4.0, 0.0, 0.0, 0.0]])
+def test_the_nuclear_ball_is_sharp_whatever_the_spectrum(values):
+    """Only for equal singular values is the bound by the Frobenius norm, which saves an SVD inside, an equality."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (6, 4))
+    on_the_boundary = left * np.array(values) @ right.T
+    domain = bx.NuclearBall(4.0)
+    for factor, inside in ((0.2, True), (1 - 1e-6, True), (1 - 1e-12, True), (1 + 1e-12, True), (1 + 1e-6, False)):
+        x = jnp.asarray(factor * on_the_boundary)
+        assert bool(domain.contains(x)) is bool(jax.jit(domain.contains)(x)) is inside
+        assert bool(domain.contains(x, tol=0.0)) is (factor < 1)
+        if factor > 1:  # a size is told only where it is the nuclear norm itself
+            np.testing.assert_allclose(domain.conditions(x)[0].measured, factor * 4.0, rtol=1e-12)
+
+
 def test_product_judges_each_part_on_its_own_scale():
     domain = bx.Product((bx.L2Ball(1e6), bx.L2Ball(1e-3)))
     assert domain.contains((jnp.array([1e6 + 1e-3]), jnp.array([1e-3])))

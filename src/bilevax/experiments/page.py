@@ -84,7 +84,8 @@ def _claims(sections: list[Section]) -> str:
         }
         for runs, claim in claims
     ]
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    words = {HOLDS: "hold", FAILS: "do not hold", UNKNOWN: "cannot be checked"}
+    summary = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
     return f"## Claims\n\n{summary}.\n\n{markdown(rows)}\n"
 
 
