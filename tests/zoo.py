@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 
 import bilevax as bx
 from bilevax.problems import random_quadratic
@@ -66,6 +67,27 @@ def known_problem(name, seed=0, **options):
     """A small quadratic problem with a known solution over one of the sets."""
     domain, like = SETS[name]
     return random_quadratic(domain, like, 6, jax.random.key(seed), **options)
+
+
+def finite_sum(size, rows=64):
+    """Regression on rows, pulled towards x, judged on other rows; ell and its minimiser in numpy."""
+    rng = np.random.default_rng(0)
+    train, test = rng.standard_normal((2, rows, 4)) @ np.diag([1.0, 0.8, 0.6, 0.4])
+    truth = np.array([3.0, 2.0, 1.0, -1.0])
+    data = {"A": train, "a": train @ truth, "V": test, "v": test @ truth + 0.1 * rng.standard_normal(rows)}
+    upper = lambda x, y, d: 0.5 * jnp.mean((d["V"] @ y - d["v"]) ** 2)  # noqa: E731
+    lower = lambda x, y, d: 0.5 * jnp.mean((d["A"] @ y - d["a"]) ** 2) + 0.5 * jnp.sum((y - 2 * x) ** 2)  # noqa: E731
+    sampler = bx.Minibatch(size, rows)
+    problem = bx.BilevelProblem(upper, lower, bx.Simplex(), jax.tree.map(jnp.asarray, data), sampler=sampler)
+
+    def ell(x):
+        y = np.linalg.solve(train.T @ train / rows + np.eye(4), train.T @ data["a"] / rows + 2 * np.asarray(x))
+        return 0.5 * np.mean((test @ y - data["v"]) ** 2)
+
+    best = scipy.optimize.minimize(
+        ell, np.full(4, 0.25), bounds=[(0, 1)] * 4, constraints={"type": "eq", "fun": lambda x: x.sum() - 1}, tol=1e-12
+    )
+    return problem, ell, best.fun
 
 
 def exported(kind):

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.optimize
-from zoo import known_problem
+from zoo import finite_sum, known_problem
 
 import bilevax as bx
 from bilevax import hypergradient as hg
@@ -235,27 +234,6 @@ def test_the_length_of_a_series_is_never_zero_nor_endless():
     assert budgets == [1, int(np.ceil(10 * np.log(101))), 1]
     for kappa in (np.inf, np.nan, 1e12, -3.0):  # what an estimated mu_g of zero can lead to
         assert int(hg.neumann_budget(kappa, jnp.asarray(5))) == hg.LONGEST_SERIES
-
-
-def finite_sum(size, rows=64):
-    """Regression on rows, pulled towards x, judged on other rows; ell and its minimiser in numpy."""
-    rng = np.random.default_rng(0)
-    train, test = rng.standard_normal((2, rows, 4)) @ np.diag([1.0, 0.8, 0.6, 0.4])
-    truth = np.array([3.0, 2.0, 1.0, -1.0])
-    data = {"A": train, "a": train @ truth, "V": test, "v": test @ truth + 0.1 * rng.standard_normal(rows)}
-    upper = lambda x, y, d: 0.5 * jnp.mean((d["V"] @ y - d["v"]) ** 2)  # noqa: E731
-    lower = lambda x, y, d: 0.5 * jnp.mean((d["A"] @ y - d["a"]) ** 2) + 0.5 * jnp.sum((y - 2 * x) ** 2)  # noqa: E731
-    sampler = bx.Minibatch(size, rows)
-    problem = bx.BilevelProblem(upper, lower, bx.Simplex(), jax.tree.map(jnp.asarray, data), sampler=sampler)
-
-    def ell(x):
-        y = np.linalg.solve(train.T @ train / rows + np.eye(4), train.T @ data["a"] / rows + 2 * np.asarray(x))
-        return 0.5 * np.mean((test @ y - data["v"]) ** 2)
-
-    best = scipy.optimize.minimize(
-        ell, np.full(4, 0.25), bounds=[(0, 1)] * 4, constraints={"type": "eq", "fun": lambda x: x.sum() - 1}, tol=1e-12
-    )
-    return problem, ell, best.fun
 
 
 def test_both_points_of_an_average_share_their_sample():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
-from zoo import known_problem
+from zoo import finite_sum, known_problem
 
 import bilevax as bx
 from bilevax import stepping
@@ -177,6 +177,14 @@ def test_it_reaches_known_solutions(deterministic, domain):
     assert -1e-12 <= np.mean(found) <= (1e-5 if deterministic else 0.05)
 
 
+def test_it_converges_on_a_finite_sum():
+    problem, ell, least = finite_sum(8)
+    start, solver = jnp.full(4, 0.25), bx.TTSA(bx.Power(0.5, 0.6), constants=bx.Constants(1.0, 4.0))
+    end = lambda key: bx.run(problem, solver, start, start, steps=500, key=key)[0].x  # noqa: E731
+    ends = jax.jit(jax.vmap(end))(jax.random.split(KEY, 10))
+    assert np.mean([ell(x) - least for x in ends]) < 0.05 * (ell(start) - least)
+
+
 def test_it_needs_no_set():
     known = known_problem("Box")
     problem = replace(known.problem, domain=bx.WholeSpace())
@@ -254,10 +262,11 @@ def test_bad_input_is_refused_before_the_first_step():
     for c_h in (0.0, 1.5, -1.0, np.nan):
         with pytest.raises(ValueError, match=r"TTSA: c_h must lie in \(0, 1\]"):
             bx.TTSA(c_h=c_h)
-    for domain in (bx.Birkhoff(), bx.VertexHull(np.eye(9).reshape(9, 3, 3)), bx.UserSet(lambda d: -jnp.sign(d))):
+    hull, cube = bx.VertexHull(np.eye(3)), bx.UserSet(lambda d: -jnp.sign(d))
+    for domain, x in ((bx.Birkhoff(), jnp.eye(3)), (hull, jnp.eye(3)[0]), (cube, jnp.eye(3)[0])):
         problem = bx.BilevelProblem(near, near, domain)
         with pytest.raises(ValueError, match="TTSA projects onto the set and .* has no projection; use a method with"):
-            bx.solve(problem, bx.TTSA(), jnp.eye(3), jnp.zeros((3, 3)))
+            bx.solve(problem, bx.TTSA(), x, x)
 
 
 def test_a_users_projection_is_looked_at_before_the_first_step():
