@@ -39,7 +39,7 @@ def _error_rows(runs: Runs, case: str) -> list[dict[str, Any]]:
         cells = {name: float(value) for name, value in zip(names, per_task, strict=True)}
         average = own.median(lambda run: _average(run, which))
         return (
-            {"model": model, "variant": variant}
+            {"model": model, "variant": variant, "splits": len(own)}
             | cells
             | {"average": average, "paper": "–" if paper is None else paper}
         )
@@ -84,6 +84,14 @@ def _rival(runs: Runs, variant: str) -> str:
     return DIVIDED if len(survived) else "SBFW"
 
 
+def _pair(runs: Runs, variant: str, rival: str) -> tuple[Runs, Runs]:
+    """IBCG and a rival on the splits that both were run on."""
+    both = [runs.pick(variant=variant, method=method) for method in ("IBCG", rival)]
+    shared = {run.repeat for run in both[0]} & {run.repeat for run in both[1]}
+    ours, theirs = (Runs([run for run in own if run.repeat in shared]) for own in both)
+    return ours, theirs
+
+
 def _at_common(a: Runs, b: Runs, column: str, against: str) -> tuple[float, float]:
     """Both medians at the last value of `against` that both reached."""
     one, other = drawing.band(a, column, against), drawing.band(b, column, against)
@@ -93,14 +101,16 @@ def _at_common(a: Runs, b: Runs, column: str, against: str) -> tuple[float, floa
 
 def _faster(runs: Runs, variant: str, against: str, title: str) -> Claim:
     rival = _rival(runs, variant)
-    ours, theirs = (runs.pick(variant=variant, method=m) for m in ("IBCG", rival))
+    ours, theirs = _pair(runs, variant, rival)
     words = "steps" if against == "step" else "time"
     text = f"{title}: IBCG is ahead of SBFW by {words}."
     rule = f"lower ‖∇_W g‖ and f at the last {words} both reached"
     if not len(ours) or not len(theirs):
         return judge(text, rule, variant, "not run", None)
     pairs = {name: _at_common(ours, theirs, c, against) for name, c in (("‖∇_W g‖", "lower_grad_norm"), ("f", "upper"))}
-    measured = f"against {rival}: " + ", ".join(f"{n} {a:.3g} against {b:.3g}" for n, (a, b) in pairs.items())
+    measured = f"against {rival} on {len(ours)} splits: " + ", ".join(
+        f"{n} {a:.3g} against {b:.3g}" for n, (a, b) in pairs.items()
+    )
     return judge(text, rule, variant, measured, all(a < b for a, b in pairs.values()))
 
 
@@ -109,7 +119,7 @@ def _averages(runs: Runs, variant: str, case: str, title: str) -> Claim:
     published = PAPER[case]
     order = " < ".join(f"{published[name]} ({name})" for name in ("IBCG", "SBFW", "ridge"))
     text = f"{title}: average test errors {order}."
-    ours, theirs = (runs.pick(variant=variant, method=m) for m in ("IBCG", rival))
+    ours, theirs = _pair(runs, variant, rival)
     if not len(ours) or not len(theirs):
         return judge(text, "the same order of medians", variant, "not run", None)
     values = [
@@ -117,7 +127,7 @@ def _averages(runs: Runs, variant: str, case: str, title: str) -> Claim:
         theirs.median(lambda r: _average(r, "test")),
         ours.median(lambda r: _average(r, "test_ridge")),
     ]
-    measured = f"IBCG {values[0]:.4f}, {rival} {values[1]:.4f}, {RIDGE} {values[2]:.4f}"
+    measured = f"IBCG {values[0]:.4f}, {rival} {values[1]:.4f}, {RIDGE} {values[2]:.4f} on {len(ours)} splits"
     return judge(text, "the same order of our medians", variant, measured, values[0] < values[1] < values[2])
 
 
