@@ -16,7 +16,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.ba import lower_count
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import constants_for, lower_steps, outer_schedule
+from bilevax.solvers.shared import batch_constants, check_counts, check_steps, lower_steps, outer_schedule
 from bilevax.theory import Constants
 
 
@@ -34,8 +34,9 @@ class ABA(eqx.Module):
     """Accelerated bilevel approximation, three sequences as in Ghadimi and Lan's method.
 
     `beta` is the step 1/(2 L_ell), estimated if not given; the leading sequence takes k beta / 2 if `convex` and beta
-    otherwise. Acceleration amplifies errors of the direction: t_k lower steps per step, with t_k = (k+1)^2 / 2 rounded
-    up to at most `most`, keep them small; that rule is ours, theirs is (k+1)^(1/2) / 2 from a cold start.
+    otherwise. Acceleration amplifies errors of the direction, and diverges if y lags: t_k lower steps per step, with
+    t_k = (k+1)^2 / 2 rounded up but at most `most`, keep them small. By default `most` is kappa, between 50 and 5000.
+    That rule is ours, theirs is (k+1)^(1/2) / 2 from a cold start.
 
     One step costs two gradients of f, t_k of g, an adjoint solve, one cross product and two projections.
 
@@ -49,14 +50,20 @@ class ABA(eqx.Module):
     loops: ClassVar[int] = 2
     beta: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=True, kw_only=True)
-    most: Int[Array, ""] | int = eqx.field(default=50, kw_only=True)
+    most: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_steps(self, beta=self.beta)
+        check_counts(self, most=self.most)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> ABA:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
         beta = outer_schedule(self.beta, "project", problem, x, y, key)
-        return trees.cast(replace(self, beta=beta, constants=constants), trees.dtype(x))
+        most = jnp.ceil(jnp.clip(for_steps(constants).kappa, 50, 5000)) if self.most is None else self.most
+        found = replace(self, beta=beta, most=jnp.asarray(most, jnp.int32), constants=constants)
+        return trees.cast(found, trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ABAState, Counts]:
         """All sequences at the start."""
@@ -66,12 +73,11 @@ class ABA(eqx.Module):
     def step(self, problem: BilevelProblem, state: ABAState, key: Array) -> tuple[ABAState, Info]:
         """The middle point, lower steps and adjoint there, then both projections."""
         k, dtype, p = state.k, trees.dtype(state.x), problem.sample(key)
-        a = (2 / (k + 2.0)).astype(dtype)
-        beta = self.beta(k).astype(dtype)
-        lead_step = (k + 1).astype(dtype) * beta / 2 if self.convex else beta
+        count, beta = k.astype(dtype) + 1, self.beta(k).astype(dtype)  # theirs begins at 1
+        a, lead_step = 2 / (count + 1), count * beta / 2 if self.convex else beta
         middle = trees.move(state.x, state.lead, a)
 
-        t = jnp.minimum(lower_count(k, 2.0), self.most)
+        t = lower_count(k, 2.0, self.most)
         y = lower_steps(p, middle, state.y, for_steps(self.constants).alpha, t)
         f_x, f_y = p.upper_grads(middle, y)
         w, _, products = adjoint_solution(p, middle, y, f_y, state.w)

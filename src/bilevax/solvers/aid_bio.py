@@ -11,15 +11,16 @@ from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import for_steps
-from bilevax.hypergradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.solvers.shared import (
+    batch_constants,
     check_counts,
+    check_steps,
     check_x_step,
-    constants_for,
+    conjugate_steps,
     lower_steps,
     move_x,
     oracle,
@@ -42,7 +43,8 @@ class AIDBiO(eqx.Module):
     """Bilevel optimization by approximate implicit differentiation.
 
     `lower` gradient steps on y and `adjoint` conjugate-gradient steps on w at each step, kappa and its root by default
-    (at most 50). Steps of x are 1/(2 L_ell), estimated if not given; `x_step="fw"` moves x by Frank-Wolfe instead.
+    (at most 50). Lower steps are 2/(mu_g + L_g), steps of x 1/(2 L_ell), estimated if not given; theirs is of that
+    order. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
 
     One step costs two gradients of f, `lower` of g, `adjoint + 1` Hessian products, a cross product and a projection.
 
@@ -62,6 +64,7 @@ class AIDBiO(eqx.Module):
     def __check_init__(self) -> None:
         check_x_step(self)
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
+        check_steps(self, xi=self.xi)
 
     @property
     def uses(self) -> str:
@@ -70,13 +73,12 @@ class AIDBiO(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AIDBiO:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, self.x_step, problem, x, y, key)
         kappa = jnp.clip(for_steps(constants).kappa, 1, 50**2)
-        lower = jnp.ceil(jnp.minimum(kappa, 50)) if self.lower is None else self.lower
-        adjoint = jnp.ceil(jnp.sqrt(kappa)) if self.adjoint is None else self.adjoint
-        counts = {"lower": jnp.asarray(lower, jnp.int32), "adjoint": jnp.asarray(adjoint, jnp.int32)}
-        return trees.cast(replace(self, xi=xi, constants=constants, **counts), trees.dtype(x))
+        lower = jnp.asarray(jnp.ceil(jnp.minimum(kappa, 50)) if self.lower is None else self.lower, jnp.int32)
+        adjoint = jnp.asarray(jnp.ceil(jnp.sqrt(kappa)) if self.adjoint is None else self.adjoint, jnp.int32)
+        return trees.cast(replace(self, xi=xi, lower=lower, adjoint=adjoint, constants=constants), trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[AIDBiOState, Counts]:
         """The start as it is, with the adjoint at zero."""
@@ -89,7 +91,7 @@ class AIDBiO(eqx.Module):
         y = lower_steps(p, x, state.y, for_steps(self.constants).alpha, self.lower)
         f_x, f_y = p.upper_grads(x, y)
         products = p.linearize_lower(x, y)
-        w, _, spent = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
         F = trees.sub(f_x, products.cross(w))
         x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
 

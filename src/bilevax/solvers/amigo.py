@@ -6,21 +6,24 @@ from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import for_steps
-from bilevax.hypergradient import conjugate_gradient
+from bilevax.hypergradient import sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.solvers.shared import (
     adjoint_steps,
+    batch_constants,
     check_counts,
+    check_steps,
     check_x_step,
-    constants_for,
+    conjugate_steps,
     lower_steps,
     move_x,
     oracle,
@@ -42,9 +45,13 @@ class AmIGOState(eqx.Module):
 class AmIGO(eqx.Module):
     """Amortized implicit gradient optimization.
 
-    `lower` (stochastic) gradient steps on y, `adjoint` gradient steps on w, or conjugate-gradient steps with
-    `solver="cg"`, then one step of x; ten each by default, which is ours. With one step each and `x_step="fw"` it is
-    IBCG with y updated first. Steps of x are 1/(2 L_ell), decaying like (k+1)^(-1/2) on sampled problems.
+    `lower` gradient steps on y, `adjoint` gradient steps on w, or conjugate-gradient steps with `solver="cg"`, then
+    one step of x. Each inner gradient step has a fresh sample if the problem has a sampler. With one step each and
+    `x_step="fw"` it is IBCG with y updated first.
+
+    Ours by default: ten steps each, of 2/(mu_g + L_g) for y and 0.9 times that for w. x moves by 1/(2 L_ell) times
+    the share of their errors that y and w lose per step, on average; faster it would circle around the solution.
+    On sampled problems that decays like (k+1)^(-1/2).
 
     One step costs two gradients of f, `lower` of g, `adjoint` Hessian products (one more with "cg"), a cross product
     and a projection.
@@ -66,6 +73,7 @@ class AmIGO(eqx.Module):
     def __check_init__(self) -> None:
         check_x_step(self)
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
+        check_steps(self, xi=self.xi)
         if self.solver not in ("gd", "cg"):
             raise ValueError(f"AmIGO: solver of the adjoint must be 'gd' or 'cg', got {self.solver!r}.")
 
@@ -76,11 +84,17 @@ class AmIGO(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AmIGO:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
+        safe, dtype = for_steps(constants), trees.dtype(x)
+        lower, adjoint = (jnp.asarray(n, jnp.int32) for n in (self.lower, self.adjoint))
+        by_cg = jnp.exp(-2 / jnp.sqrt(safe.kappa))  # what a step leaves of the error
+        by_steps = 1 - 0.9 * safe.alpha * safe.mu_g
+        left_of_w = (by_cg if self.solver == "cg" else by_steps) ** adjoint.astype(dtype)
+        left_of_y = (1 - safe.alpha * safe.mu_g) ** lower.astype(dtype)
+        pace = jnp.clip(1 - (left_of_y + left_of_w) / 2, 1e-3, 1)
         decay = 0.5 if problem.sampler is not None else 0.0
-        xi = outer_schedule(self.xi, self.x_step, problem, x, y, key, decay)
-        counts = {"lower": jnp.asarray(self.lower, jnp.int32), "adjoint": jnp.asarray(self.adjoint, jnp.int32)}
-        return trees.cast(replace(self, xi=xi, constants=constants, **counts), trees.dtype(x))
+        xi = outer_schedule(self.xi, self.x_step, problem, x, y, key, decay, pace)
+        return trees.cast(replace(self, xi=xi, lower=lower, adjoint=adjoint, constants=constants), dtype)
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[AmIGOState, Counts]:
         """The start as it is, with the adjoint at zero."""
@@ -89,15 +103,17 @@ class AmIGO(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: AmIGOState, key: Array) -> tuple[AmIGOState, Info]:
         """y, w, x."""
-        x, k, p = state.x, state.k, problem.sample(key)
-        alpha = for_steps(self.constants).alpha
-        y = lower_steps(problem, x, state.y, alpha, self.lower, None if problem.sampler is None else key)
+        x, k, alpha = state.x, state.k, for_steps(self.constants).alpha
+        draw_y, draw_w, draw_x = jax.random.split(key, 3)
+        p = problem.sample(draw_x)
+        y = lower_steps(problem, x, state.y, alpha, self.lower, draw_y)
         f_x, f_y = p.upper_grads(x, y)
         products = p.linearize_lower(x, y)
         if self.solver == "cg":
-            w, _, spent = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+            w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
         else:
-            w, spent = adjoint_steps(products.hvp, f_y, state.w, 0.9 * alpha, self.adjoint, p.host), self.adjoint
+            hvp, spent = sampled_hvp(problem, products, x, y), self.adjoint
+            w = adjoint_steps(hvp, f_y, state.w, 0.9 * alpha, self.adjoint, draw_w, p.host)
         F = trees.sub(f_x, products.cross(w))
         x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
 

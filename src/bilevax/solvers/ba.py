@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree, Scalar
+from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import for_steps
@@ -16,13 +16,22 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import check_x_step, constants_for, lower_steps, move_x, oracle, outer_schedule
+from bilevax.solvers.shared import (
+    batch_constants,
+    check_steps,
+    check_x_step,
+    lower_steps,
+    move_x,
+    oracle,
+    outer_schedule,
+)
 from bilevax.theory import Constants
 
 
-def lower_count(k: Int[Array, ""], exponent: Scalar | float) -> Int[Array, ""]:
-    """`(k+1)^exponent / 2` rounded up, the number of lower steps at step k (counted from 0)."""
-    return jnp.ceil((k + 1.0) ** exponent / 2).astype(jnp.int32)
+def lower_count(k: Int[Array, ""], exponent: float, most: Int[Array, ""] | int = 10**6) -> Int[Array, ""]:
+    """`(k+1)^exponent / 2` rounded up, the number of lower steps at step k (counted from 0), and at most `most`."""
+    count = jnp.ceil((k.astype(jnp.result_type(float)) + 1) ** exponent / 2)
+    return jnp.minimum(count, jnp.asarray(most, count.dtype)).astype(jnp.int32)  # before it exceeds an integer
 
 
 class BAState(eqx.Module):
@@ -39,10 +48,11 @@ class BA(eqx.Module):
     """Bilevel approximation: t_k lower steps, the exact adjoint H^-1 f_y, one step of x.
 
     t_k is (k+1)^(1/4) / 2 rounded up, or with the square root if `convex`, as the authors' theory has it. They start
-    every lower solve afresh; we start from the last y and w. Steps of x are 1/(2 L_ell), estimated if not given.
-    `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
+    every lower solve afresh; we start from the last y and w. Lower steps are 2/(mu_g + L_g), steps of x 1/(2 L_ell),
+    estimated if not given. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
 
-    One step costs two gradients of f, t_k of g, an adjoint solve, one cross product and one projection.
+    One step costs two gradients of f, t_k of g, one cross product, one projection and an adjoint solve: the user's
+    formula, or conjugate gradients as far as rounding allows, which is at least fifty Hessian products.
 
     >>> import bilevax as bx
     >>> solver = bx.BA(0.1, constants=bx.Constants(mu_g=1.0, L_g=2.0))
@@ -58,6 +68,7 @@ class BA(eqx.Module):
 
     def __check_init__(self) -> None:
         check_x_step(self)
+        check_steps(self, xi=self.xi)
 
     @property
     def uses(self) -> str:
@@ -66,7 +77,7 @@ class BA(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> BA:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, self.x_step, problem, x, y, key)
         return trees.cast(replace(self, xi=xi, constants=constants), trees.dtype(x))
 

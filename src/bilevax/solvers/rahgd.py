@@ -12,25 +12,35 @@ from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.estimation import for_steps
-from bilevax.hypergradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets.contract import number
+from bilevax.sets.contract import check_positive, number
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import accelerated_lower_steps, check_counts, constants_for, outer_schedule
+from bilevax.solvers.shared import (
+    accelerated_lower_steps,
+    batch_constants,
+    check_counts,
+    check_steps,
+    conjugate_steps,
+    outer_schedule,
+)
 from bilevax.theory import Constants
 
 
 class RAHGDState(eqx.Module):
-    """x, the point before it, the inner warm starts, steps since the restart and how far they led."""
+    """x, the point before it, the inner warm starts, and what the test for a restart needs."""
 
     x: PyTree
     y: PyTree
     w: PyTree
     before: PyTree
     since: Int[Array, ""]
+    """Steps since the last restart."""
     travelled: Scalar
+    """The sum of their squared lengths."""
     bound: Scalar
+    """B before the first restart."""
+    restarts: Int[Array, ""]
     k: Int[Array, ""]
 
 
@@ -39,9 +49,10 @@ class RAHGD(eqx.Module):
 
     A step of momentum 1 - theta, accelerated gradient steps on y, conjugate gradients on w, a projected step xi. It
     restarts without momentum once t * (sum of squared moves since the last restart) exceeds B^2, where t counts the
-    steps since then, or when the direction points against the move. Theory takes B and theta from a target accuracy;
-    ours start at `bound` (a tenth of |x_0|, at least 0.1) and halve with every restart down to a thousandth, and the
-    momentum is t / (t + 3). Inner loops take sqrt(kappa) steps by default, at most 50.
+    steps since then, or when the move goes uphill. Theory takes B and theta from a target accuracy and does without
+    the second test; ours are B = `bound`, a hundred times the length of the first gradient step unless given, halved
+    with every restart down to a thousandth, and theta = 3 / (t + 3). Inner loops take 2 sqrt(kappa) steps by default,
+    at most 200: with fewer, momentum outruns y. xi is 1/(2 L_ell), estimated if not given; theirs is half of that.
 
     One step costs two gradients of f, `lower` of g, `adjoint + 1` Hessian products, a cross product and a projection.
 
@@ -61,44 +72,46 @@ class RAHGD(eqx.Module):
 
     def __check_init__(self) -> None:
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
+        check_steps(self, xi=self.xi)
+        if self.bound is not None:
+            check_positive(self, "bound")
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> RAHGD:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, "project", problem, x, y, key)
-        root = jnp.ceil(jnp.clip(jnp.sqrt(for_steps(constants).kappa), 1, 50))
-        counts = {n: jnp.asarray(root if v is None else v, jnp.int32) for n, v in self._counts().items()}
-        bound = jnp.maximum(0.1 * trees.norm(x), 0.1) if self.bound is None else self.bound
-        return trees.cast(replace(self, xi=xi, bound=bound, constants=constants, **counts), trees.dtype(x))
-
-    def _counts(self) -> dict[str, Int[Array, ""] | int]:
-        return {"lower": self.lower, "adjoint": self.adjoint}
+        enough = jnp.ceil(jnp.clip(2 * jnp.sqrt(for_steps(constants).kappa), 1, 200))
+        lower, adjoint = (jnp.asarray(enough if n is None else n, jnp.int32) for n in (self.lower, self.adjoint))
+        found = replace(self, xi=xi, lower=lower, adjoint=adjoint, constants=constants)
+        return trees.cast(found, trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[RAHGDState, Counts]:
         """No momentum yet."""
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), trees.dtype(x))
-        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, jnp.asarray(self.bound, none.dtype), zero)
+        bound = none if self.bound is None else jnp.asarray(self.bound, none.dtype)
+        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero)
         return state, Counts(hvps=self.constants.products)
 
     def step(self, problem: BilevelProblem, state: RAHGDState, key: Array) -> tuple[RAHGDState, Info]:
         """Momentum, inner solves at the point ahead, a projected step, and the test for a restart."""
         x, k, dtype, p = state.x, state.k, trees.dtype(state.x), problem.sample(key)
-        t = state.since.astype(dtype)
+        t, xi = state.since.astype(dtype), self.xi(k).astype(dtype)
         ahead = trees.axpy(t / (t + 3), trees.sub(x, state.before), x)
         y = accelerated_lower_steps(p, ahead, state.y, for_steps(self.constants), self.lower)
         f_x, f_y = p.upper_grads(ahead, y)
         products = p.linearize_lower(ahead, y)
-        w, _, spent = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
         F = trees.sub(f_x, products.cross(w))
-        x_next = p.domain.project(trees.axpy(-self.xi(k).astype(dtype), F, ahead))
+        x_next = p.domain.project(trees.axpy(-xi, F, ahead))
 
         moved = trees.sub(x_next, x)
         travelled = state.travelled + trees.inner(moved, moved)
-        restart = ((t + 1) * travelled > state.bound**2) | (trees.inner(F, moved) > 0)
-        bound = jnp.where(restart, jnp.maximum(state.bound / 2, self.bound / 1000), state.bound)
+        bound = state.bound if self.bound is not None else jnp.where(k == 0, 100 * xi * trees.norm(F), state.bound)
+        B = bound * jnp.maximum(jnp.asarray(0.5, dtype) ** state.restarts.astype(dtype), 1e-3)
+        restart = ((t + 1) * travelled > B**2) | (trees.inner(F, moved) > 0)
         before = jax.tree.map(lambda new, old: jnp.where(restart, new, old), x_next, x)
-        following = RAHGDState(
-            x_next, y, w, before, jnp.where(restart, 0, state.since + 1), jnp.where(restart, 0, travelled), bound, k + 1
-        )
+        since, travelled = jnp.where(restart, 0, state.since + 1), jnp.where(restart, 0, travelled)
+        restarts = state.restarts + restart.astype(jnp.int32)
+        following = RAHGDState(x_next, y, w, before, since, travelled, bound, restarts, k + 1)
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=spent, crosses=1, projections=1)
         return following, Info(x, F, counts)

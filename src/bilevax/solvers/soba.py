@@ -10,12 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
-from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Constant, Power, Schedule, as_schedule
+from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import Directions, check_x_step, constants_for, directions, move_x, oracle, outer_schedule
+from bilevax.solvers.shared import check_steps, check_x_step, directions, move_x, oracle, single_loop
 from bilevax.theory import Constants
 
 
@@ -32,9 +31,10 @@ class SOBAState(eqx.Module):
 class SOBA(eqx.Module):
     """Stochastic bilevel algorithm, one simultaneous step of all three variables.
 
-    Inner steps rho are 2/(mu_g + L_g), outer ones xi 1/(4 L_ell); both decay like (k+1)^(-1/2) on sampled problems and
-    are constant otherwise. The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without
-    averaging that is meant for problems without sampling (see MASOBA).
+    The inner step rho is 1.8/(mu_g + L_g), with the L_g of mini-batches where there are any, the outer step xi
+    rho mu_g / (2 L_ell) but at most 1/(4 L_ell). Both decay like (k+1)^(-1/2) on sampled problems and are constant
+    otherwise. The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without averaging that
+    is meant for problems without sampling (see MASOBA).
 
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection.
 
@@ -53,6 +53,7 @@ class SOBA(eqx.Module):
 
     def __check_init__(self) -> None:
         check_x_step(self)
+        check_steps(self, xi=self.xi, rho=self.rho)
 
     @property
     def uses(self) -> str:
@@ -61,11 +62,7 @@ class SOBA(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SOBA:
         """Estimate what was not given."""
-        constants = constants_for(self.constants, problem, x, y, key)
-        decay = 0.5 if problem.sampler is not None else 0.0
-        xi = outer_schedule(self.xi, self.x_step, problem, x, y, key, decay, share=0.5)
-        length = 0.9 * for_steps(constants).alpha
-        rho = self.rho if self.rho is not None else Power(length, decay) if decay else Constant(length)
+        constants, xi, rho = single_loop(self, self.rho, problem, x, y, key, decay=0.5, share=0.9)
         return trees.cast(replace(self, xi=xi, rho=rho, constants=constants), trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SOBAState, Counts]:
@@ -77,10 +74,9 @@ class SOBA(eqx.Module):
         """Three directions from one point, three steps."""
         x, y, w, k, dtype = state.x, state.y, state.w, state.k, trees.dtype(state.x)
         rho, xi = (step(k).astype(dtype) for step in (self.rho, self.xi))
-        p = problem.sample(key)
-        D: Directions = directions(p, x, y, w)
+        D = directions(problem.sample(key), x, y, w)
         y_next, w_next = trees.axpy(-rho, D.y, y), trees.axpy(-rho, D.w, w)
-        x_next, s, memory, calls = move_x(p, x, D.x, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, D.x, xi, state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
         return SOBAState(x_next, y_next, w_next, k + 1, memory), Info(x, D.x, counts, s, memory.error, D.w)
