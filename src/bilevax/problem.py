@@ -151,6 +151,11 @@ class BilevelProblem(eqx.Module):
         """The gradient of g in y."""
         return jax.grad(self.lower, argnums=1)(x, y, self.data)
 
+    @_oracle
+    def lower_grads(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+        """Both partial gradients of g from one reverse pass, for methods that penalise the lower level."""
+        return jax.grad(self.lower, argnums=(0, 1))(x, y, self.data)
+
     def _pullback(self, x: PyTree, y: PyTree) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
         # The transposed derivative of the lower gradient maps w to (J w, H w), since H is symmetric.
         _, pullback = jax.vjp(jax.grad(lambda x, y: self.lower(x, y, self.data), argnums=1), x, y)

@@ -1,0 +1,89 @@
+"""ABA: the accelerated form of BA, with three sequences of x."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from bilevax import trees
+from bilevax.estimation import for_steps
+from bilevax.hypergradient import adjoint_solution
+from bilevax.problem import BilevelProblem
+from bilevax.schedules import Schedule, as_schedule
+from bilevax.solvers.ba import lower_count
+from bilevax.solvers.protocol import Counts, Info
+from bilevax.solvers.shared import batch_constants, check_counts, check_steps, lower_steps, outer_schedule
+from bilevax.theory import Constants
+
+
+class ABAState(eqx.Module):
+    """The averaged point is the answer; `lead` is the one the gradient steps accumulate in."""
+
+    x: PyTree
+    y: PyTree
+    w: PyTree
+    lead: PyTree
+    k: Int[Array, ""]
+
+
+class ABA(eqx.Module):
+    """Accelerated bilevel approximation, three sequences as in Ghadimi and Lan's method.
+
+    `beta` is the step 1/(2 L_ell), estimated if not given; the leading sequence takes k beta / 2 if `convex` and beta
+    otherwise. Acceleration amplifies errors of the direction, and diverges if y lags: t_k lower steps per step, with
+    t_k = (k+1)^2 / 2 rounded up but at most `most`, keep them small. By default `most` is kappa, between 50 and 5000.
+    That rule is ours, theirs is (k+1)^(1/2) / 2 from a cold start.
+
+    One step costs two gradients of f, t_k of g, an adjoint solve, one cross product and two projections.
+
+    >>> import bilevax as bx
+    >>> solver = bx.ABA(0.1, constants=bx.Constants(mu_g=1.0, L_g=2.0))
+
+    Reference: Ghadimi, Wang, "Approximation Methods for Bilevel Programming".
+    """
+
+    uses: ClassVar[str] = "project"
+    loops: ClassVar[int] = 2
+    beta: Schedule = eqx.field(converter=as_schedule, default=None)
+    convex: bool = eqx.field(static=True, default=True, kw_only=True)
+    most: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
+    constants: Constants = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_steps(self, beta=self.beta)
+        check_counts(self, most=self.most)
+
+    def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> ABA:
+        """Estimate what was not given."""
+        constants = batch_constants(self.constants, problem, x, y, key)
+        beta = outer_schedule(self.beta, "project", problem, x, y, key)
+        most = jnp.ceil(jnp.clip(for_steps(constants).kappa, 50, 5000)) if self.most is None else self.most
+        found = replace(self, beta=beta, most=jnp.asarray(most, jnp.int32), constants=constants)
+        return trees.cast(found, trees.dtype(x))
+
+    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ABAState, Counts]:
+        """All sequences at the start."""
+        counts = Counts(hvps=self.constants.products)
+        return ABAState(x, y, trees.zeros_like(y), x, jnp.zeros((), jnp.int32)), counts
+
+    def step(self, problem: BilevelProblem, state: ABAState, key: Array) -> tuple[ABAState, Info]:
+        """The middle point, lower steps and adjoint there, then both projections."""
+        k, dtype, p = state.k, trees.dtype(state.x), problem.sample(key)
+        count, beta = k.astype(dtype) + 1, self.beta(k).astype(dtype)  # theirs begins at 1
+        a, lead_step = 2 / (count + 1), count * beta / 2 if self.convex else beta
+        middle = trees.move(state.x, state.lead, a)
+
+        t = lower_count(k, 2.0, self.most)
+        y = lower_steps(p, middle, state.y, for_steps(self.constants).alpha, t)
+        f_x, f_y = p.upper_grads(middle, y)
+        w, _, products = adjoint_solution(p, middle, y, f_y, state.w)
+        F = trees.sub(f_x, p.lower_cross(middle, y, w))
+
+        lead = p.domain.project(trees.axpy(-lead_step, F, state.lead))
+        x = p.domain.project(trees.axpy(-beta, F, middle))
+        counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, projections=2)
+        return ABAState(x, y, w, lead, k + 1), Info(state.x, F, counts)

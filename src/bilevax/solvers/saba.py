@@ -1,0 +1,128 @@
+"""SABA: SOBA with SAGA's variance reduction, a table of the last directions seen on every batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem
+from bilevax.sampling import PerPart, Sampler
+from bilevax.schedules import Schedule, as_schedule
+from bilevax.sets import Memory
+from bilevax.solvers.protocol import Counts, Info
+from bilevax.solvers.shared import Directions, check_steps, check_x_step, directions, move_x, oracle, single_loop
+from bilevax.theory import Constants
+
+
+class SABAState(eqx.Module):
+    """The point (x, y, w), the directions last seen on each batch, stacked, and their mean."""
+
+    x: PyTree
+    y: PyTree
+    w: PyTree
+    table: Directions
+    mean: Directions
+    k: Int[Array, ""]
+    memory: Memory
+
+
+def _parts(sampler: Sampler) -> list[Sampler]:
+    return [q for p in sampler.parts.values() for q in _parts(p)] if isinstance(sampler, PerPart) else [sampler]
+
+
+def numbered(problem: BilevelProblem) -> Any:
+    """The shape of the sampler's index if it numbers the batches of a pass; otherwise what to do instead."""
+    if problem.sampler is None:
+        raise ValueError(
+            "SABA keeps a table over the batches of a sampler and the problem has none; give it "
+            "sampler=bx.Blocks(size, rows), or use bx.SOBA, which needs no sampler."
+        )
+    index = jax.eval_shape(problem.sampler.draw, jax.random.key(0))
+    one = all(leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in jax.tree.leaves(index))
+    if not one or len({part.batches for part in _parts(problem.sampler)}) > 1:
+        raise ValueError(
+            f"SABA keeps a table with a row for each batch, and {problem.sampler!r} does not number its batches; use "
+            f"bx.Blocks (with as many blocks in every part, if there are parts), or bx.SOBA, which takes any sampler."
+        )
+    return index
+
+
+def batch(problem: BilevelProblem, i: Int[Array, ""]) -> BilevelProblem:
+    """The problem on batch `i`, of each part if there are several."""
+    index = jax.tree.map(lambda _: i, numbered(problem))
+    return replace(problem, data=problem.sampler.take(problem.data, index))  # type: ignore[union-attr]
+
+
+class SABA(eqx.Module):
+    """Stochastic average bilevel algorithm: three steps at once along D_i - table[i] + mean(table), i random.
+
+    The noise vanishes at the solution, hence constant steps: rho is a third of 2/(mu_g + L_g), with the L_g of batches,
+    and xi rho mu_g / (2 L_ell), at most 1/(4 L_ell). These are ours. Needs a sampler that numbers its batches, as
+    `bx.Blocks` does, and memory for one y, one w and one x per batch; the authors keep the five terms of the
+    directions apart, which with one index for both levels changes nothing. `x_step="fw"` moves x by Frank-Wolfe
+    with 2/(k+2).
+
+    One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection; the start a
+    pass over the batches.
+
+    >>> import bilevax as bx
+    >>> solver = bx.SABA(0.01, 0.1)
+
+    Reference: Dagreou, Ablin, Vaiter, Moreau, "A Framework for Bilevel Optimization That Enables Stochastic and Global
+    Variance Reduction Algorithms".
+    """
+
+    xi: Schedule = eqx.field(converter=as_schedule, default=None)
+    rho: Schedule = eqx.field(converter=as_schedule, default=None)
+    x_step: str = eqx.field(static=True, default="project", kw_only=True)
+    constants: Constants = eqx.field(default=None, kw_only=True)
+    loops: ClassVar[int] = 1
+
+    def __check_init__(self) -> None:
+        check_x_step(self)
+        check_steps(self, xi=self.xi, rho=self.rho)
+
+    @property
+    def uses(self) -> str:
+        """The oracle of the set."""
+        return oracle(self.x_step)
+
+    def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SABA:
+        """Estimate what was not given; refuse samplers without a table's index."""
+        numbered(problem)
+        constants, xi, rho = single_loop(self, self.rho, problem, x, y, key, decay=0.0, share=1 / 3)
+        return trees.cast(replace(self, xi=xi, rho=rho, constants=constants), trees.dtype(x))
+
+    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SABAState, Counts]:
+        """The directions of every batch at the start, with the adjoint at zero."""
+        w, n = trees.zeros_like(y), problem.sampler.batches  # type: ignore[union-attr]
+        at = lambda i: directions(batch(problem, i), x, y, w)  # noqa: E731
+        rows = jnp.arange(n, dtype=jnp.int32)
+        stack = lambda *leaves: jnp.stack(leaves)  # noqa: E731
+        table = jax.tree.map(stack, *map(at, rows)) if problem.host else jax.lax.map(at, rows)
+        mean = jax.tree.map(lambda v: jnp.mean(v, axis=0), table)
+        counts = Counts(upper_grads=2 * n, lower_grads=n, hvps=n + self.constants.products, crosses=n)
+        return SABAState(x, y, w, table, mean, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+
+    def step(self, problem: BilevelProblem, state: SABAState, key: Array) -> tuple[SABAState, Info]:
+        """Directions of one batch, corrected by the table, three steps."""
+        x, y, w, k, dtype = state.x, state.y, state.w, state.k, trees.dtype(state.x)
+        rho, xi = (step(k).astype(dtype) for step in (self.rho, self.xi))
+        i, n = jax.tree.leaves(problem.sampler.draw(key))[0], problem.sampler.batches  # type: ignore[union-attr]
+        D = directions(batch(problem, i), x, y, w)
+        change = jax.tree.map(lambda new, old: new - old[i], D, state.table)
+        d = trees.add(change, state.mean)
+        mean = trees.axpy(1 / n, change, state.mean)
+        table = jax.tree.map(lambda old, new: old.at[i].set(new), state.table, D)
+        y_next, w_next = trees.axpy(-rho, d.y, y), trees.axpy(-rho, d.w, w)
+        x_next, s, memory, calls = move_x(problem, x, d.x, xi, state.memory, self.x_step)
+
+        counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
+        following = SABAState(x_next, y_next, w_next, table, mean, k + 1, memory)
+        return following, Info(x, d.x, counts, s, memory.error, d.w)
