@@ -49,8 +49,32 @@ SOLVERS = {
     "SBFW tracked": bx.SBFW("tracked"),
     "TTSA": bx.TTSA(),
     "TTSA deterministic": bx.TTSA(deterministic=True),
+    "BA": bx.BA(),
+    "ABA": bx.ABA(),
+    "BSA": bx.BSA(),
+    "PBGD": bx.PBGD(),
+    "PBGD gradient": bx.PBGD(penalty="gradient"),
+    "AIDBiO": bx.AIDBiO(),
+    "ITDBiO": bx.ITDBiO(),
+    "StocBiO": bx.StocBiO(),
+    "AmIGO": bx.AmIGO(),
+    "AmIGO cg": bx.AmIGO(solver="cg"),
+    "RAHGD": bx.RAHGD(),
+    "SUSTAIN": bx.SUSTAIN(),
+    "FSLA": bx.FSLA(),
+    "SOBA": bx.SOBA(),
+    "SABA": bx.SABA(),
+    "MASOBA": bx.MASOBA(),
+    "SRBA": bx.SRBA(),
+    "F2SA": bx.F2SA(),
+    "F3SA": bx.F3SA(),
+    "StochasticIBCG": bx.StochasticIBCG(),
 }
-STEP = {"IBCG": "gamma", "SBFW": "eta", "TTSA": "alpha"}
+SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if getattr(s, "x_step", "fw") != "fw"}
+STEP = {type(solver).__name__: "xi" for solver in SOLVERS.values()}
+STEP |= {"IBCG": "gamma", "StochasticIBCG": "gamma", "SBFW": "eta", "TTSA": "alpha", "BSA": "alpha", "ABA": "beta"}
+ON_ROWS = {"SBFW", "TTSA", "BSA", "StocBiO", "SUSTAIN", "FSLA", "SABA", "MASOBA", "SRBA", "F3SA", "StochasticIBCG"}
+"""Methods for sampled problems, by class."""
 
 
 def step_of(solver):
@@ -69,7 +93,7 @@ def known_problem(name, seed=0, **options):
     return random_quadratic(domain, like, 6, jax.random.key(seed), **options)
 
 
-def finite_sum(size, rows=64):
+def finite_sum(size, rows=64, blocks=False):
     """Regression on rows, pulled towards x, judged on other rows; ell and its minimiser in numpy."""
     rng = np.random.default_rng(0)
     train, test = rng.standard_normal((2, rows, 4)) @ np.diag([1.0, 0.8, 0.6, 0.4])
@@ -77,8 +101,10 @@ def finite_sum(size, rows=64):
     data = {"A": train, "a": train @ truth, "V": test, "v": test @ truth + 0.1 * rng.standard_normal(rows)}
     upper = lambda x, y, d: 0.5 * jnp.mean((d["V"] @ y - d["v"]) ** 2)  # noqa: E731
     lower = lambda x, y, d: 0.5 * jnp.mean((d["A"] @ y - d["a"]) ** 2) + 0.5 * jnp.sum((y - 2 * x) ** 2)  # noqa: E731
-    sampler = bx.Minibatch(size, rows)
-    problem = bx.BilevelProblem(upper, lower, bx.Simplex(), jax.tree.map(jnp.asarray, data), sampler=sampler)
+    sampler = bx.Blocks(size, rows) if blocks else bx.Minibatch(size, rows)
+    problem = bx.BilevelProblem(
+        upper, lower, bx.Simplex(), jax.tree.map(jnp.asarray, data), sampler, x_like=jnp.zeros(4), y_like=jnp.zeros(4)
+    )
 
     def ell(x):
         y = np.linalg.solve(train.T @ train / rows + np.eye(4), train.T @ data["a"] / rows + 2 * np.asarray(x))

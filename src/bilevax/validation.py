@@ -52,6 +52,7 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
         kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.names(x, "x0") + trees.names(y, "y0"))
         raise TypeError(f"solve: x0 and y0 must share one precision, got {kinds}; cast them to the same dtype.")
     _check_data(problem.data)
+    _check_sampler(problem)
     problem.domain.check_like(x)
     broken = problem.domain.violations(x)
     if broken:
@@ -133,6 +134,24 @@ def _check_data(data: Any) -> None:
             raise TypeError(
                 f"{where} holds integers beyond 32 bits; call jax.config.update('jax_enable_x64', True) first."
             )
+
+
+def _check_sampler(problem: BilevelProblem) -> None:
+    if problem.sampler is None:
+        return
+    look = lambda key: problem.sample(key).data  # noqa: E731
+    try:
+        batch = jax.eval_shape(look, jax.random.key(0))
+    except (KeyError, TypeError, IndexError) as error:
+        kind = f"{type(error).__name__}: {_first_line(error)}"
+        raise ValueError(
+            f"{problem.sampler!r} cannot draw a batch from data: {kind}. Give it the parts of data."
+        ) from error
+    if problem.sampler.batches > 1 and trees.kinds(batch) == trees.kinds(problem.data):
+        raise ValueError(
+            f"{problem.sampler!r} found nothing to draw from: no array of data has as many rows as it counts on; "
+            f"data holds {trees.kinds(problem.data)}. Give it the number of rows of the data."
+        )
 
 
 def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -> None:
@@ -223,7 +242,7 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     if np.isinf(float(width)):
         raise ValueError(
             f"{name} moves by linear minimization and {problem.domain!r} is unbounded; "
-            f"bound it, or use a projected method."
+            f"bound it, or use {_instead(solver, 'project')}."
         )
     try:
         if isinstance(problem.domain, UserSet):
@@ -253,7 +272,7 @@ def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     except NotImplementedError:
         raise ValueError(
             f"{type(solver).__name__} projects onto the set and {problem.domain!r} has no projection; "
-            f"use a method with linear minimization such as bx.IBCG, or give bx.UserSet(lmo, project=...)."
+            f"use {_instead(solver, 'fw')}, or give bx.UserSet(lmo, project=...)."
         ) from None
     except _NUMPY_INSIDE as error:
         raise TypeError(
@@ -261,6 +280,13 @@ def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
             f"with jax.numpy, or wrap it as bx.UserSet(lmo, project=..., host=True) to run it on the host."
         ) from error
     _check_answer("projection", problem, answer, x)
+
+
+def _instead(solver: Any, x_step: str) -> str:
+    """What moves x the other way."""
+    if hasattr(solver, "x_step"):
+        return f'bx.{type(solver).__name__}(x_step="{x_step}")'
+    return "a projected method such as bx.AIDBiO()" if x_step == "project" else "linear minimization, as bx.IBCG() does"
 
 
 def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTree) -> None:

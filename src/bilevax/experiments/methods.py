@@ -48,9 +48,7 @@ def _nonconvex(complexity: str, metric: str = "‖∇ℓ‖²") -> Printed:
 
 
 METHODS: dict[str, Method] = {
-    "IBCG": Method(
-        bx.IBCG, Printed("LMO", "NC / C", LIPSCHITZ, "κ⁵m²ε⁻² / κ⁵m²ε⁻¹", "gap / ℓ − ℓ*")
-    ),
+    "IBCG": Method(bx.IBCG, Printed("LMO", "NC / C", LIPSCHITZ, "κ⁵m²ε⁻² / κ⁵m²ε⁻¹", "gap / ℓ − ℓ*")),
     "SBFW": Method(bx.SBFW, Printed("LMO", "NC / C", BOUNDED, "poly(κ)m²ε⁻⁴ / poly(κ)m²ε⁻³", "E gap / E[ℓ − ℓ*]")),
     "TTSA": Method(
         lambda: bx.TTSA(deterministic=True),

@@ -9,6 +9,7 @@ from bilevax.problems.known import (
     known_robust_lower,
     known_robust_upper,
 )
+from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
 from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
 from bilevax.problems.quadratic import KnownQuadratic, random_quadratic
@@ -21,6 +22,7 @@ __all__ = [
     "Synthetic",
     "Task",
     "Toy",
+    "feature_weights",
     "known_nonconvex",
     "known_quadratic",
     "known_robust_lower",

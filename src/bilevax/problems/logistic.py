@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
+from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.sampling import Minibatch, PerPart
 from bilevax.sets import Box, ConvexSet
@@ -61,7 +62,6 @@ def feature_weights(
     sampler = None
     if batch is not None:
         sampler = PerPart({name: Minibatch(batch, len(part["b"])) for name, part in parts.items()})
-    like = jnp.zeros(d)
-    return BilevelProblem(
-        upper, lower, Box(-7.0, 2.0) if domain is None else domain, parts, sampler, x_like=like, y_like=like
-    )
+    like = trees.shapes(jnp.zeros(d))
+    domain = Box(-7.0, 2.0) if domain is None else domain
+    return BilevelProblem(upper, lower, domain, parts, sampler, x_like=like, y_like=like)

@@ -14,18 +14,10 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_counts, outer_schedule
+from bilevax.solvers.inner import conjugate_steps, lower_steps
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    batch_constants,
-    check_counts,
-    check_steps,
-    check_x_step,
-    conjugate_steps,
-    lower_steps,
-    move_x,
-    oracle,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -54,22 +46,17 @@ class AIDBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
-        check_steps(self, xi=self.xi)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AIDBiO:
         """Estimate what was not given."""
@@ -93,7 +80,7 @@ class AIDBiO(eqx.Module):
         products = p.linearize_lower(x, y)
         w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
         F = trees.sub(f_x, products.cross(w))
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=spent, crosses=1, **calls)
         return AIDBiOState(x_next, y, w, k + 1, memory), Info(x, F, counts, s, memory.error)

@@ -16,19 +16,10 @@ from bilevax.hypergradient import sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_counts, outer_schedule
+from bilevax.solvers.inner import adjoint_steps, conjugate_steps, lower_steps
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    adjoint_steps,
-    batch_constants,
-    check_counts,
-    check_steps,
-    check_x_step,
-    conjugate_steps,
-    lower_steps,
-    move_x,
-    oracle,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -62,25 +53,20 @@ class AmIGO(eqx.Module):
     Reference: Arbel, Mairal, "Amortized Implicit Differentiation for Stochastic Bilevel Optimization".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=10, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=10, kw_only=True)
     solver: str = eqx.field(static=True, default="gd", kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
-        check_steps(self, xi=self.xi)
         if self.solver not in ("gd", "cg"):
             raise ValueError(f"AmIGO: solver of the adjoint must be 'gd' or 'cg', got {self.solver!r}.")
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AmIGO:
         """Estimate what was not given."""
@@ -115,7 +101,7 @@ class AmIGO(eqx.Module):
             hvp, spent = sampled_hvp(problem, products, x, y), self.adjoint
             w = adjoint_steps(hvp, f_y, state.w, 0.9 * alpha, self.adjoint, draw_w, p.host)
         F = trees.sub(f_x, products.cross(w))
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=spent, crosses=1, **calls)
         return AmIGOState(x_next, y, w, k + 1, memory), Info(x, F, counts, s, memory.error)

@@ -15,16 +15,10 @@ from bilevax.hypergradient import adjoint_solution
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, outer_schedule
+from bilevax.solvers.inner import lower_steps
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    batch_constants,
-    check_steps,
-    check_x_step,
-    lower_steps,
-    move_x,
-    oracle,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -60,20 +54,15 @@ class BA(eqx.Module):
     Reference: Ghadimi, Wang, "Approximation Methods for Bilevel Programming". Constants beyond t_k are ours.
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=False, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        check_x_step(self)
-        check_steps(self, xi=self.xi)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
+        check_x_step(self, self.xi)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> BA:
         """Estimate what was not given."""
@@ -94,7 +83,7 @@ class BA(eqx.Module):
         f_x, f_y = p.upper_grads(x, y)
         w, _, products = adjoint_solution(p, x, y, f_y, state.w)
         F = trees.sub(f_x, p.lower_cross(x, y, w))
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, **calls)
         return BAState(x_next, y, w, k + 1, memory), Info(x, F, counts, s, memory.error)

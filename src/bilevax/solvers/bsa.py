@@ -16,8 +16,9 @@ from bilevax.hypergradient import neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.moving import move_x
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import batch_constants, check_counts, move_x, outer_schedule
 from bilevax.theory import Constants
 
 
@@ -69,6 +70,7 @@ class BSA(eqx.Module):
     constants: Constants = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
+        check_steps(self, alpha=self.alpha)
         check_counts(self, lower=self.lower, budget=self.budget)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> BSA:

@@ -14,19 +14,11 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import check_steps
+from bilevax.solvers.directions import storm, weight
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.penalties import check_noise, noisy, penalised_steps, penalty_direction
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    check_noise,
-    check_penalties,
-    check_x_step,
-    move_x,
-    noisy,
-    oracle,
-    penalised_steps,
-    penalty_direction,
-    storm,
-    weight,
-)
 from bilevax.theory import Constants
 
 EXPONENTS = {"none": (1 / 3, 0.0), "upper": (1 / 2, 1 / 4), "both": (3 / 5, 2 / 5)}
@@ -61,6 +53,8 @@ class F3SA(eqx.Module):
     Reference: Kwon, Kwon, Wright, Nowak, "A Fully First-Order Method for Stochastic Bilevel Optimization".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     gamma: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     lam: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
@@ -68,17 +62,12 @@ class F3SA(eqx.Module):
     noise: str | None = eqx.field(static=True, default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_noise(self)
-        check_penalties(self, lam=self.lam, gamma=self.gamma, theta=self.theta)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
+        check_steps(self, lam=self.lam, gamma=self.gamma)
+        check_steps(self, 1.0, theta=self.theta)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> F3SA:
         """Estimate what was not given."""

@@ -15,8 +15,10 @@ from bilevax.hypergradient import adjoint_step, direction
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import check_steps, decaying, single_loop
+from bilevax.solvers.directions import storm, weight
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import check_steps, check_x_step, decaying, move_x, oracle, single_loop, storm, weight
 from bilevax.theory import Constants
 
 
@@ -48,23 +50,19 @@ class FSLA(eqx.Module):
     Reference: Li, Gu, Huang, "A Fully Single Loop Algorithm for Bilevel Optimization without Hessian Inverse".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     theta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
-        check_x_step(self)
-        check_steps(self, xi=self.xi, beta=self.beta, eta=self.eta)
+        check_x_step(self, self.xi)
+        check_steps(self, beta=self.beta, eta=self.eta)
         check_steps(self, 1.0, theta=self.theta)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> FSLA:
         """Estimate what was not given."""

@@ -48,6 +48,7 @@ class IBCG(eqx.Module):
     """
 
     uses: ClassVar[str] = "lmo"
+    loops: ClassVar[int] = 1
     gamma: Schedule = eqx.field(converter=as_schedule, default=OpenLoop())
     alpha: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)

@@ -15,16 +15,9 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_counts, outer_schedule
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    batch_constants,
-    check_counts,
-    check_steps,
-    check_x_step,
-    move_x,
-    oracle,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -55,21 +48,16 @@ class ITDBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: int = eqx.field(static=True, default=50, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_counts(self, lower=self.lower)
-        check_steps(self, xi=self.xi)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> ITDBiO:
         """Estimate what was not given."""
@@ -93,7 +81,7 @@ class ITDBiO(eqx.Module):
             return p.upper_value(x, y), y
 
         (_, y), F = jax.value_and_grad(unrolled, has_aux=True)(x)
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k).astype(trees.dtype(x)), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=self.lower, crosses=self.lower, **calls)
         return ITDBiOState(x_next, y, k + 1, memory), Info(x, F, counts, s, memory.error)

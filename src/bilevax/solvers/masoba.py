@@ -13,17 +13,10 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import check_steps, decaying, single_loop
+from bilevax.solvers.directions import directions, weight
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    check_steps,
-    check_x_step,
-    decaying,
-    directions,
-    move_x,
-    oracle,
-    single_loop,
-    weight,
-)
 from bilevax.theory import Constants
 
 
@@ -56,22 +49,18 @@ class MASOBA(eqx.Module):
     Methods: From Convex Minimization to Submodular Maximization".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     theta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
-        check_x_step(self)
-        check_steps(self, xi=self.xi, rho=self.rho)
+        check_x_step(self, self.xi)
+        check_steps(self, rho=self.rho)
         check_steps(self, 1.0, theta=self.theta)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> MASOBA:
         """Estimate what was not given."""

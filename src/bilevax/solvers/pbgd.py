@@ -15,7 +15,10 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.sets.contract import number
-from bilevax.solvers import shared
+from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, decaying
+from bilevax.solvers.inner import lower_steps
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.penalties import first_penalty, penalty_smoothness, with_upper_curvature
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -55,6 +58,8 @@ class PBGD(eqx.Module):
     Reference: Shen, Chen, "On Penalty-based Bilevel Gradient Descent Method".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     sigma: Scalar | float = eqx.field(converter=_number, default=None, kw_only=True)
     start: Scalar | float = eqx.field(converter=_number, default=None, kw_only=True)
@@ -63,33 +68,27 @@ class PBGD(eqx.Module):
     penalty: str = eqx.field(static=True, default="value", kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        shared.check_x_step(self)
-        shared.check_counts(self, lower=self.lower, ramp=self.ramp)
-        shared.check_penalties(self, sigma=self.sigma, start=self.start)
+        check_x_step(self, self.xi)
+        check_counts(self, lower=self.lower, ramp=self.ramp)
+        check_steps(self, sigma=self.sigma, start=self.start)
         if self.penalty not in ("value", "gradient"):
             raise ValueError(f"PBGD: penalty must be 'value' or 'gradient', got {self.penalty!r}.")
 
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return shared.oracle(self.x_step)
-
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> PBGD:
         """Estimate what was not given."""
-        constants = shared.constants_for(self.constants, problem, x, y, key)
-        constants = shared.with_upper_curvature(constants, problem, x, y, key)
+        constants = batch_constants(self.constants, problem, x, y, key)
+        constants = with_upper_curvature(constants, problem, x, y, key)
         start, sigma = (self.sigma if self.start is None else self.start), self.sigma
         if start is None or sigma is None:
             order, growth = (1, 50) if self.penalty == "value" else (2, 10)
-            base = shared.first_penalty(constants, problem, x, y, order)
+            base = first_penalty(constants, problem, x, y, order)
             start, sigma = (base if start is None else start), (growth * base if sigma is None else sigma)
         xi = OpenLoop() if self.xi is None and self.x_step == "fw" else self.xi
         if xi is None:
-            curvature = shared.penalty_smoothness(problem, x, y, key, start, self.penalty)
-            xi = shared.decaying(problem, 1 / (2 * curvature), 0.5)
+            curvature = penalty_smoothness(problem, x, y, key, start, self.penalty)
+            xi = decaying(problem, 1 / (2 * curvature), 0.5)
         lower, ramp = (jnp.asarray(count, jnp.int32) for count in (self.lower, self.ramp))
         made = replace(self, xi=xi, sigma=sigma, start=start, lower=lower, ramp=ramp, constants=constants)
         return trees.cast(made, trees.dtype(x))
@@ -109,7 +108,7 @@ class PBGD(eqx.Module):
 
         f_x, f_y = p.upper_grads(x, y)
         if self.penalty == "value":
-            z = shared.lower_steps(problem, x, z, jnp.asarray(1 / L_g), self.lower, draw)
+            z = lower_steps(problem, x, z, jnp.asarray(1 / L_g), self.lower, draw)
             g_x, p_y = p.lower_grads(x, y)
             p_x, curvature = trees.sub(g_x, p.lower_grads(x, z)[0]), L_g
             spent = {"lower_grads": self.lower + 2}
@@ -119,7 +118,7 @@ class PBGD(eqx.Module):
             spent = {"lower_grads": 1, "hvps": 1, "crosses": 1}
         F = trees.axpy(sigma, p_x, f_x)
         xi = self.xi(k).astype(dtype) * (1 if self.x_step == "fw" else self.start / jnp.maximum(sigma, self.start))
-        x_next, s, memory, calls = shared.move_x(p, x, F, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(p, x, F, xi, state.memory, self.x_step)
         y_next = trees.axpy(-1 / (L_f + sigma * curvature), trees.axpy(sigma, p_y, f_y), y)
 
         counts = Counts(upper_grads=2, **spent, **calls)

@@ -79,6 +79,8 @@ class Solver(Protocol):
 
     uses: ClassVar[str]
     """How x moves: "lmo" or "project"."""
+    loops: ClassVar[int]
+    """1 if every step advances all variables once; 2 if y or the adjoint have a loop of their own."""
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Solver:
         """The same method with every constant it needs and was not given estimated."""

@@ -14,16 +14,10 @@ from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets.contract import check_positive, number
+from bilevax.sets.contract import number
+from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.inner import accelerated_lower_steps, conjugate_steps
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    accelerated_lower_steps,
-    batch_constants,
-    check_counts,
-    check_steps,
-    conjugate_steps,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -72,9 +66,7 @@ class RAHGD(eqx.Module):
 
     def __check_init__(self) -> None:
         check_counts(self, lower=self.lower, adjoint=self.adjoint)
-        check_steps(self, xi=self.xi)
-        if self.bound is not None:
-            check_positive(self, "bound")
+        check_steps(self, xi=self.xi, bound=self.bound)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> RAHGD:
         """Estimate what was not given."""

@@ -15,8 +15,10 @@ from bilevax.problem import BilevelProblem
 from bilevax.sampling import PerPart, Sampler
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import check_steps, single_loop
+from bilevax.solvers.directions import Directions, directions
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import Directions, check_steps, check_x_step, directions, move_x, oracle, single_loop
 from bilevax.theory import Constants
 
 
@@ -53,10 +55,10 @@ def numbered(problem: BilevelProblem) -> Any:
     return index
 
 
-def batch(problem: BilevelProblem, i: Int[Array, ""]) -> BilevelProblem:
-    """The problem on batch `i`, of each part if there are several."""
-    index = jax.tree.map(lambda _: i, numbered(problem))
-    return replace(problem, data=problem.sampler.take(problem.data, index))  # type: ignore[union-attr]
+def batch(problem: BilevelProblem, index: Any, i: Int[Array, ""]) -> BilevelProblem:
+    """The problem on batch `i`, of each part if there are several; `index` has the structure of the sampler's."""
+    chosen = jax.tree.map(lambda _: i, index)
+    return replace(problem, data=problem.sampler.take(problem.data, chosen))  # type: ignore[union-attr]
 
 
 class SABA(eqx.Module):
@@ -78,20 +80,16 @@ class SABA(eqx.Module):
     Variance Reduction Algorithms".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
-        check_x_step(self)
-        check_steps(self, xi=self.xi, rho=self.rho)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
+        check_x_step(self, self.xi)
+        check_steps(self, rho=self.rho)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SABA:
         """Estimate what was not given; refuse samplers without a table's index."""
@@ -102,7 +100,8 @@ class SABA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SABAState, Counts]:
         """The directions of every batch at the start, with the adjoint at zero."""
         w, n = trees.zeros_like(y), problem.sampler.batches  # type: ignore[union-attr]
-        at = lambda i: directions(batch(problem, i), x, y, w)  # noqa: E731
+        index = numbered(problem)
+        at = lambda i: directions(batch(problem, index, i), x, y, w)  # noqa: E731
         rows = jnp.arange(n, dtype=jnp.int32)
         stack = lambda *leaves: jnp.stack(leaves)  # noqa: E731
         table = jax.tree.map(stack, *map(at, rows)) if problem.host else jax.lax.map(at, rows)
@@ -114,8 +113,9 @@ class SABA(eqx.Module):
         """Directions of one batch, corrected by the table, three steps."""
         x, y, w, k, dtype = state.x, state.y, state.w, state.k, trees.dtype(state.x)
         rho, xi = (step(k).astype(dtype) for step in (self.rho, self.xi))
-        i, n = jax.tree.leaves(problem.sampler.draw(key))[0], problem.sampler.batches  # type: ignore[union-attr]
-        D = directions(batch(problem, i), x, y, w)
+        index, n = problem.sampler.draw(key), problem.sampler.batches  # type: ignore[union-attr]
+        i = jax.tree.leaves(index)[0]
+        D = directions(batch(problem, index, i), x, y, w)
         change = jax.tree.map(lambda new, old: new - old[i], D, state.table)
         d = trees.add(change, state.mean)
         mean = trees.axpy(1 / n, change, state.mean)

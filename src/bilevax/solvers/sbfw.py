@@ -52,6 +52,7 @@ class SBFW(eqx.Module):
     """
 
     uses: ClassVar[str] = "lmo"
+    loops: ClassVar[int] = 1
     estimator: str = eqx.field(static=True, default="corrected")
     rho: Schedule = eqx.field(converter=as_schedule, default=Power(2.0, 2 / 3), kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=Power(2.0, 1.0, 2.0), kw_only=True)

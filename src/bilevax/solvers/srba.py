@@ -13,19 +13,10 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import check_counts, check_steps, single_loop
+from bilevax.solvers.directions import Directions, directions, either, into_ball
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    Directions,
-    check_counts,
-    check_steps,
-    check_x_step,
-    directions,
-    either,
-    into_ball,
-    move_x,
-    oracle,
-    single_loop,
-)
 from bilevax.theory import Constants
 
 
@@ -59,22 +50,18 @@ class SRBA(eqx.Module):
     Minimization".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     q: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 1
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_counts(self, q=self.q)
-        check_steps(self, xi=self.xi, rho=self.rho)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
+        check_steps(self, rho=self.rho)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SRBA:
         """Estimate what was not given."""

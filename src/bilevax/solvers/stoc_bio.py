@@ -16,16 +16,10 @@ from bilevax.hypergradient import sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_counts, outer_schedule
+from bilevax.solvers.inner import lower_steps
+from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    batch_constants,
-    check_counts,
-    check_x_step,
-    lower_steps,
-    move_x,
-    oracle,
-    outer_schedule,
-)
 from bilevax.theory import Constants
 
 
@@ -55,21 +49,17 @@ class StocBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
+    uses = oracle_of_x_step
+    loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=10, kw_only=True)
     factors: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
-    loops: ClassVar[int] = 2
 
     def __check_init__(self) -> None:
-        check_x_step(self)
+        check_x_step(self, self.xi)
         check_counts(self, lower=self.lower, factors=self.factors)
-
-    @property
-    def uses(self) -> str:
-        """The oracle of the set."""
-        return oracle(self.x_step)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> StocBiO:
         """Estimate what was not given."""
@@ -106,7 +96,7 @@ class StocBiO(eqx.Module):
 
         *_, total = control.repeat(self.factors, factor, (jnp.zeros((), jnp.int32), f_y, f_y), host=problem.host)
         F = trees.sub(f_x, lower.cross(trees.scale(eta, total)))
-        x_next, s, memory, calls = move_x(problem, x, F, self.xi(k).astype(dtype), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=self.factors, crosses=1, **calls)
         return StocBiOState(x_next, y, k + 1, memory), Info(x, F, counts, s, memory.error)

@@ -14,17 +14,9 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import OpenLoop, Power, Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import batch_constants, check_steps, decaying
+from bilevax.solvers.directions import Directions, directions, into_ball, storm, weight
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.shared import (
-    Directions,
-    batch_constants,
-    check_steps,
-    decaying,
-    directions,
-    into_ball,
-    storm,
-    weight,
-)
 from bilevax.theory import Constants
 
 

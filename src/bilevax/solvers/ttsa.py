@@ -46,6 +46,7 @@ class TTSA(eqx.Module):
     """
 
     uses: ClassVar[str] = "project"
+    loops: ClassVar[int] = 1
     alpha: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None)
     c_h: Scalar | float = eqx.field(converter=number, default=1.0, kw_only=True)

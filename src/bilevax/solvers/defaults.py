@@ -1,0 +1,106 @@
+"""What a method assumes where nothing was given, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax.estimation import estimate_constants, estimate_smoothness, for_steps, lower_spectrum
+from bilevax.problem import BilevelProblem
+from bilevax.schedules import Constant, OpenLoop, Power, Schedule
+from bilevax.sets.contract import known
+from bilevax.theory import Constants
+
+
+def check_counts(solver: Any, **counts: Any) -> None:
+    """Refuse inner loops and budgets that are not a positive whole number."""
+    for name, value in counts.items():
+        if value is None or not known(value):
+            continue
+        if isinstance(value, jax.Array) and not value.ndim and jnp.issubdtype(value.dtype, jnp.integer):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{type(solver).__name__}: {name} must be a whole number of at least 1, got {value!r}.")
+
+
+def check_steps(solver: Any, limit: float = np.inf, **steps: Any) -> None:
+    """Refuse steps, weights and penalties that are not positive, or beyond a limit, where they can be looked at."""
+    for name, step in steps.items():
+        value = step.value if isinstance(step, Constant) else step.scale if isinstance(step, Power) else step
+        if value is None or isinstance(value, Schedule) or not known(value):
+            continue
+        value = float(value)  # a comparison of arrays would be traced if a solver is rebuilt in compiled code
+        # A power may begin beyond the limit: it is clipped there.
+        if not (np.isfinite(value) and 0 < value and (value <= limit or isinstance(step, Power))):
+            wanted = f"lie in (0, {limit:g}]" if np.isfinite(limit) else "be positive and finite"
+            raise ValueError(f"{type(solver).__name__}: {name} must {wanted}, got {value:g}.")
+
+
+def batch_constants(given: Constants | None, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
+    """The constants given, or estimated ones, L_g then of the worst of eight mini-batches: steps must suit them too."""
+    if given is not None:
+        return given
+    constants = estimate_constants(problem, x, y, key)
+    if problem.sampler is None:
+        return constants
+    tries, products = 8, 10
+    largest = lambda key: lower_spectrum(problem.sample(key), x, y, key, products).high  # noqa: E731
+    highest = jnp.max(jax.lax.map(largest, jax.random.split(key, tries)))
+    spent = constants.products + tries * products
+    return replace(constants, L_g=jnp.maximum(constants.L_g, highest), products=spent)
+
+
+def decaying(problem: BilevelProblem, length: Scalar | float, exponent: float) -> Schedule:
+    """`length / (k+1)^exponent` on a sampled problem, constant on one without noise."""
+    return Constant(length) if problem.sampler is None or exponent == 0 else Power(length, exponent)
+
+
+def outer_schedule(
+    given: Schedule | None,
+    x_step: str,
+    problem: BilevelProblem,
+    x: PyTree,
+    y: PyTree,
+    key: Array,
+    decay: float = 0.0,
+    share: Scalar | float = 1.0,
+) -> Schedule:
+    """The step of x if none was given: 2/(k+2) for Frank-Wolfe, otherwise a share of 1/(2 L_ell).
+
+    The latter decays like (k+1)^-decay, if at all.
+    """
+    if given is not None:
+        return given
+    if x_step == "fw":
+        return OpenLoop()
+    # Half of 1/L_ell: the estimate is local, and a projected step must not be too long anywhere.
+    length = share / (2 * estimate_smoothness(problem, x, y, key))
+    return Power(length, decay) if decay else Constant(length)
+
+
+def single_loop(
+    solver: Any,
+    rho: Schedule | None,
+    problem: BilevelProblem,
+    x: PyTree,
+    y: PyTree,
+    key: Array,
+    decay: float,
+    share: float,
+) -> tuple[Constants, Schedule, Schedule]:
+    """Constants, the step xi of x and the step rho of y and w, where they were not given.
+
+    rho is a share of 2/(mu_g + L_g). y and w lag by 1/(rho mu_g) steps, and an x that moves faster than they follow
+    circles around the solution; so xi is rho mu_g / (2 L_ell), at most 1/(4 L_ell).
+    """
+    constants = batch_constants(solver.constants, problem, x, y, key)
+    safe = for_steps(constants)
+    rho = decaying(problem, share * safe.alpha, decay) if rho is None else rho
+    pace = jnp.clip(rho(jnp.zeros((), jnp.int32)) * safe.mu_g, 1e-3, 0.5)
+    decay = 0.0 if problem.sampler is None else decay
+    return constants, outer_schedule(solver.xi, solver.x_step, problem, x, y, key, decay, pace), rho

@@ -1,0 +1,55 @@
+"""The three directions of a single-loop method, and how noisy ones are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem
+from bilevax.schedules import Schedule
+
+
+class Directions(NamedTuple):
+    """What moves y, w and x at one point."""
+
+    y: PyTree
+    w: PyTree
+    x: PyTree
+
+
+def directions(p: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Directions:
+    """`g_y`, `H w - f_y` and `f_x - J w`, from one linearisation of the lower gradient."""
+    f_x, f_y = p.upper_grads(x, y)
+    lower = p.linearize_lower(x, y)
+    return Directions(p.lower_grad(x, y), trees.sub(lower.hvp(w), f_y), trees.sub(f_x, lower.cross(w)))
+
+
+def storm(new: PyTree, old: PyTree, d: PyTree, theta: Scalar) -> PyTree:
+    """`new + (1 - theta) (d - old)`, with `new` and `old` from one sample at the present and the previous point."""
+    return trees.axpy(1 - theta, trees.sub(d, old), new)
+
+
+def weight(theta: Schedule, k: Int[Array, ""], like: PyTree) -> Scalar:
+    """The weight of a new direction in an average: all of it at the first step, which has none to average with."""
+    return jnp.where(k == 0, 1, jnp.clip(theta(k).astype(trees.dtype(like)), 0, 1))
+
+
+def into_ball(w: PyTree, radius: Scalar | float) -> PyTree:
+    """`w` clipped to a norm of at most `radius`; a radius that is not known (NaN) clips nothing."""
+    size = trees.norm(w)
+    return trees.scale(jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1), w)
+
+
+Chosen = TypeVar("Chosen")
+
+
+def either(first: Bool[Array, ""], a: Callable[[], Chosen], b: Callable[[], Chosen], *, host: bool) -> Chosen:
+    """`a()` or else `b()`; in Python where a kernel lives on the host."""
+    if host and not isinstance(first, jax.core.Tracer):
+        return a() if bool(first) else b()
+    return jax.lax.cond(first, a, b)

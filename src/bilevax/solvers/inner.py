@@ -1,0 +1,88 @@
+"""How y and the adjoint w are advanced between two steps of x."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree, Scalar
+
+from bilevax import control, trees
+from bilevax.hypergradient import adjoint_step
+from bilevax.problem import BilevelProblem
+from bilevax.theory import Constants
+
+
+def lower_steps(
+    problem: BilevelProblem,
+    x: PyTree,
+    y: PyTree,
+    alpha: Scalar | float,
+    count: Int[Array, ""] | int,
+    key: Array | None = None,
+) -> PyTree:
+    """`count` gradient steps on the lower level, each on a fresh sample if a key is given."""
+
+    def step(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        i, y = carry
+        p = problem if key is None else problem.sample(jax.random.fold_in(key, i))
+        return i + 1, trees.axpy(-alpha, p.lower_grad(x, y), y)
+
+    return control.repeat(count, step, (jnp.zeros((), jnp.int32), y), host=problem.host)[1]
+
+
+def accelerated_lower_steps(
+    problem: BilevelProblem, x: PyTree, y: PyTree, constants: Constants, count: Int[Array, ""] | int
+) -> PyTree:
+    """Nesterov's method for strongly convex functions on the lower level."""
+    root = jnp.sqrt(constants.kappa)
+    momentum = ((root - 1) / (root + 1)).astype(trees.dtype(y))
+
+    def step(carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        y, ahead = carry
+        following = trees.axpy(-1 / constants.L_g, problem.lower_grad(x, ahead), ahead)
+        return following, trees.axpy(momentum, trees.sub(following, y), following)
+
+    return control.repeat(count, step, (y, y), host=problem.host)[0]
+
+
+def adjoint_steps(
+    hvp: Callable[[PyTree, Array], PyTree],
+    f_y: PyTree,
+    w: PyTree,
+    eta: Scalar | float,
+    count: Int[Array, ""] | int,
+    key: Array,
+    host: bool,
+) -> PyTree:
+    """`count` gradient steps on the quadratic (7), where `hvp(w, key_i)` may use a fresh sample for each."""
+
+    def step(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        i, w = carry
+        return i + 1, adjoint_step(lambda w: hvp(w, jax.random.fold_in(key, i)), f_y, w, eta)[0]
+
+    return control.repeat(count, step, (jnp.zeros((), jnp.int32), w), host=host)[1]
+
+
+def conjugate_steps(
+    hvp: Callable[[PyTree], PyTree], f_y: PyTree, w: PyTree, count: Int[Array, ""] | int, host: bool
+) -> tuple[PyTree, Int[Array, ""] | int]:
+    """`count` steps of conjugate gradients for `H w = f_y`, and the Hessian products spent, one more than steps.
+
+    The last iterate is the answer. The one of least residual, as `conjugate_gradient` has it, may be the start again
+    and again: few steps bring the error down long before the residual.
+    """
+    r = trees.sub(f_y, hvp(w))
+
+    def step(carry: tuple[PyTree, PyTree, PyTree, Scalar]) -> tuple[PyTree, PyTree, PyTree, Scalar]:
+        w, r, p, rr = carry
+        Hp = hvp(p)
+        curvature = trees.inner(p, Hp)
+        length = jnp.where(curvature > 0, rr / jnp.where(curvature > 0, curvature, 1), 0)
+        r_next = trees.axpy(-length, Hp, r)
+        new = trees.inner(r_next, r_next)
+        turn = jnp.where(rr > 0, new / jnp.where(rr > 0, rr, 1), 0)
+        return trees.axpy(length, p, w), r_next, trees.axpy(turn, p, r_next), new
+
+    return control.repeat(count, step, (w, r, r, trees.inner(r, r)), host=host)[0], count + 1
