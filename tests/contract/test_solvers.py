@@ -42,9 +42,11 @@ def told(name, constants=CONSTANTS):
 
 def setting(name, domain):
     """A problem, a solver with its constants known, a start inside the set and one for y."""
-    problem = zoo.finite_sum(8, blocks=True)[0] if domain == "rows" else zoo.known_problem(domain).problem
+    if domain == "rows":
+        return zoo.finite_sum(8, blocks=True)[0], told(name), jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.ones(4)
+    problem = zoo.known_problem(domain).problem
     x0 = problem.domain.vertex(problem.x_like)
-    return problem, told(name), jax.tree.map(jnp.asarray, x0), jnp.ones(4 if domain == "rows" else 6)
+    return problem, told(name), jax.tree.map(jnp.asarray, x0), jnp.ones(6)
 
 
 def first_state(problem, solver, x0, y0):

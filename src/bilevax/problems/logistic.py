@@ -43,7 +43,7 @@ def feature_weights(
 ) -> BilevelProblem:
     """The problem for pairs (A, b) of features and labels in {-1, 1}.
 
-    `domain` is the set of the logarithms, by default weights between e^-7 and e^2; `batch` rows of either part are
+    `domain` is the set of the logarithms, by default weights between e^-7 and 1; `batch` rows of either part are
     drawn at each step if given.
     """
     parts: Data = {}
@@ -63,5 +63,5 @@ def feature_weights(
     if batch is not None:
         sampler = PerPart({name: Minibatch(batch, len(part["b"])) for name, part in parts.items()})
     like = trees.shapes(jnp.zeros(d))
-    domain = Box(-7.0, 2.0) if domain is None else domain
+    domain = Box(-7.0, 0.0) if domain is None else domain
     return BilevelProblem(upper, lower, domain, parts, sampler, x_like=like, y_like=like)

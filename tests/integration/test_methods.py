@@ -1,0 +1,162 @@
+"""`bilevax methods`: no method is forgotten, Table 1 is the paper's, and what is measured is the truth."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+import zoo
+
+import bilevax as bx
+from bilevax import cli
+from bilevax.experiments import methods
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+# Method, oracle, C or NC, assumption, complexity, metric: a second transcription, line by line as the paper has them.
+TABLE_1 = """
+SUSTAIN*  none  NC  bounded     Õ(poly(κ) m^2 ε^-1.5)†                E‖∇ℓ(x_k*)‖²
+FSLA*     none  NC  bounded     O(poly(κ) m^2 ε^-2)                   E‖∇ℓ(x_k*)‖²
+AIDBiO    none  NC  bounded     O((κ^3.5 m^2 + m κ^4) ε^-1)           ‖∇ℓ(x_k*)‖²
+F3SA      none  NC  bounded     Õ(poly(κ) m ε^-1.5)                   ‖∇ℓ(x_k*)‖²
+AmIGO     none  NC  bounded     O((κ^4 m^2 + m κ^4) ε^-1)             ‖∇ℓ(x_k*)‖²
+RAHGD     none  NC  bounded     O(κ^3.25 m^2 ε^-0.875)                ‖∇ℓ(x_k*)‖²
+ABA       PO    NC  bounded     O(κ^4.5 m^3 ε^-1 + κ^5 m ε^-1.25)     ‖∇ℓ(x_k*)‖²
+ABA       PO    C   bounded     O(κ^4.5 m^3 ε^-0.5 + κ^5 m ε^-0.75)   ℓ(x_K) − ℓ(x*)
+TTSA*     PO    NC  bounded     Õ(poly(κ) m^2 ε^-2.5)                 E‖x_k* − prox_ρℓ(x_k*)‖²
+TTSA*     PO    C   bounded     Õ(poly(κ) m^2 ε^-4)                   E[ℓ(x_K) − ℓ(x*)]
+SBFW*     LMO   NC  bounded     Õ(poly(κ) m^2 ε^-4)                   E[G(x_k*)]
+SBFW*     LMO   C   bounded     Õ(poly(κ) m^2 ε^-3)                   E[ℓ(x_K) − ℓ(x*)]
+IBCG      LMO   NC  Lip. cont.  O(κ^5 m^2 ε^-2)                       G(x_k*)
+IBCG      LMO   C   Lip. cont.  Õ(κ^5 m^2 ε^-1)                       ℓ(x_K) − ℓ(x*)
+IBCG      LMO   NC  bounded     O(κ^4 m^2 ε^-2)                       G(x_k*)
+IBCG      LMO   C   bounded     Õ(κ^4 m^2 ε^-1)                       ℓ(x_K) − ℓ(x*)
+"""
+
+
+def tables(text):
+    """The tables of a page, each a list of rows of cells."""
+    blocks = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
+    return [[[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()] for block in blocks]
+
+
+def column(table, name):
+    return [row[table[0].index(name)] for row in table[2:]]
+
+
+def test_every_exported_solver_has_a_row():
+    assert set(methods.METHODS) == zoo.exported("solver")
+    for name, method in methods.METHODS.items():
+        assert method.solver is getattr(bx, name)
+        assert methods.about(name).count("Reference: ") == 1
+
+
+def test_table_1_is_the_papers():
+    wanted = {tuple(re.split(r"\s{2,}", line.strip())) for line in TABLE_1.strip().splitlines()}
+    rows = [tuple(row.values()) for row in methods.printed_rows(methods.METHODS)]
+    printed = [row for row in rows if row[1:] != ("–",) * 5]
+    assert set(printed) == wanted and len(printed) == len(wanted) == 16
+    assert {row[0] for row in rows} - {row[0] for row in wanted} == {
+        *("BA", "BSA", "PBGD", "ITDBiO", "StocBiO", "F2SA", "SOBA", "SABA", "MASOBA", "SRBA", "StochasticIBCG")
+    }
+
+
+def test_the_committed_page_has_every_exported_solver():
+    paper, code = tables(PAGE.read_text())
+    assert {name.rstrip("*") for name in column(paper, "method")} == zoo.exported("solver")
+    assert {name.split()[0] for name in column(code, "method")} == zoo.exported("solver")
+    rows = {tuple(row[:2]) for row in code[2:]}
+    for name in zoo.exported("solver"):
+        both = hasattr(getattr(bx, name)(), "x_step")
+        assert len({moves for method, moves in rows if method == name}) == (2 if both else 1), name
+        assert f"- `{name}`: " in PAGE.read_text()
+
+
+def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
+    monkeypatch.setattr(methods, "solve", None)
+    assert cli.main(["methods", "--no-measure"]) == 0
+    printed = capsys.readouterr()
+    paper, code = tables(printed.out)
+    assert len(paper) == 2 + 16 + 11 and len(code) == 2 + 21 and not printed.err
+    assert ["IBCG", "lmo", "1"] in code and ["AIDBiO", "projection or lmo", "2"] in code
+    assert ["ABA", "projection", "2"] in code
+
+
+def test_two_methods_get_there_on_a_small_problem(capsys):
+    assert cli.main(["methods", "--only", "IBCG, SOBA,IBCG", "--size", "6"]) == 0
+    printed = capsys.readouterr()
+    paper, code = tables(printed.out)
+    assert column(paper, "method") == ["IBCG"] * 4 + ["SOBA"]
+    assert [row[:7] for row in code[2:]] == [
+        ["IBCG", "lmo", "1", "2", "1", "1", "1"],
+        ["SOBA", "projection", "1", "2", "1", "1", "1"],
+        ["SOBA", "lmo", "1", "2", "1", "1", "1"],
+    ]
+    assert column(code, "there") == ["yes"] * 3
+    for steps, calls in zip(column(code, "steps"), column(code, "calls"), strict=True):
+        assert 1 < int(steps) < 2000 and int(calls) >= 5 * int(steps)
+    lines = printed.err.splitlines()
+    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): there after")
+
+
+def test_a_method_is_judged_by_the_true_gap(monkeypatch):
+    """The steps reported are the first after which the gap, from the closed form, is small enough."""
+    size = 5
+    common = methods.bench(size)
+    known = bx.problems.known_quadratic(common.problem.domain, size, size, bx.problems.quadratic.jax.random.key(0))
+    assert set(known.problem.data) == set(common.problem.data)
+    monkeypatch.setattr(methods, "REPEATS", 1)
+    found = methods.measure("SABA", "SABA", bx.SABA(), common)
+
+    def ratio(steps):
+        solver = bx.SABA(constants=common.constants)
+        problem = methods.replace(common.problem, sampler=bx.Blocks(size, size))
+        x = bx.run(problem, solver, common.x, common.y, steps=steps)[0].x
+        return gap(common.problem, x) / gap(common.problem, common.x)
+
+    assert found.reached and found.moves == "projection" and found.left <= methods.RATIO
+    assert ratio(found.steps) == pytest.approx(found.left, rel=1e-6)
+    assert ratio(found.steps - max(1, found.steps // 20)) > methods.RATIO
+
+
+def gap(problem, x):
+    d = problem.data
+    y = jnp.linalg.solve(d["A"], d["B"] @ x + d["b"])
+    slope = d["B"].T @ jnp.linalg.solve(d["A"], y - d["c"]) + d["rho"] * x + d["q"]
+    return float(slope @ x + jnp.linalg.norm(slope))  # on the unit ball
+
+
+def test_a_method_that_is_late_says_what_is_left(monkeypatch, capsys):
+    monkeypatch.setattr(methods, "LIMITS", (200,))
+    monkeypatch.setattr(methods, "RATIO", 1e-9)
+    assert cli.main(["methods", "--only", "IBCG", "--size", "4", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    row = tables(printed.out)[1][2]
+    assert re.fullmatch(r"no, [0-9.e-]+ left", row[-1]) and "200" in row and not printed.err
+    assert "Not there: IBCG (lmo) has " in printed.out
+
+
+def test_a_page_is_written(tmp_path, capsys):
+    out = tmp_path / "new" / "methods.md"
+    assert cli.main(["methods", "--only", "ABA,TTSA", "--no-measure", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"Saved in {out}.\n"
+    page = out.read_text()
+    assert page.startswith("# Methods\n") and page.endswith("\n") and not page.endswith("\n\n")
+    assert column(tables(page)[1], "method") == ["ABA", "TTSA"]
+    assert "`ABA`: Accelerated bilevel approximation" in page and "IBCG`: " not in page
+
+
+def test_wrong_input_is_one_line_before_any_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(methods, "measure_all", None)
+    file = tmp_path / "file"
+    file.write_text("x")
+    for arguments, words in (
+        (["--only", "IBCG,SOBBA"], "unknown method 'SOBBA'; there are IBCG, SBFW"),
+        (["--only", ""], "unknown method ''"),
+        (["--size", "1"], "--size must be at least 2, got 1"),
+        (["--out", str(tmp_path)], "is a folder; give a file"),
+        (["--out", str(file / "page.md")], "is a file; give another path"),
+    ):
+        assert cli.main(["methods", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
+    assert file.read_text() == "x" and list(tmp_path.iterdir()) == [file]
