@@ -312,6 +312,11 @@ def classical(name, **options):
     return lambda constants, L: build(name, 1 / (2 * L), constants=constants, **options)
 
 
+def lagging(constants, L):
+    """Steps that do not outrun a y and a w that take kappa steps to follow."""
+    return 2 / (L * (constants.kappa + 1))
+
+
 # A solver for given constants and L_ell, and how many steps it gets. Everything is estimated where nothing is given.
 PROJECTED_RUNS = {
     "BA": (classical("BA"), {"steps": 1500}),
@@ -327,8 +332,16 @@ PROJECTED_RUNS = {
     "AmIGO cg": (classical("AmIGO cg"), {"steps": 1000}),
     "RAHGD": (lambda constants, L: RAHGD(), {"steps": 200}),
     "SOBA": (
-        lambda constants, L: SOBA(2 / (L * (constants.kappa + 1)), constants.alpha, constants=constants),
+        lambda constants, L: SOBA(lagging(constants, L), constants.alpha, constants=constants),
         {"steps": 80000},
+    ),
+    "FSLA": (lambda c, L: bx.FSLA(lagging(c, L), beta=c.alpha, eta=c.alpha, constants=c), {"steps": 80000}),
+    "MASOBA": (lambda c, L: bx.MASOBA(lagging(c, L), c.alpha, theta=0.5, constants=c), {"steps": 80000}),
+    "SRBA": (lambda c, L: bx.SRBA(lagging(c, L), c.alpha, constants=c), {"steps": 80000}),
+    "SUSTAIN": (lambda c, L: bx.SUSTAIN(lagging(c, L), c.alpha, constants=c), {"steps": 3000, "kappas": (10.0,)}),
+    "StocBiO": (
+        lambda c, L: bx.StocBiO(1 / L, lower=1000, factors=9000, constants=c),
+        {"steps": 150, "kappas": (10.0, 1000.0)},
     ),
     "TTSA": (
         lambda constants, L: bx.TTSA(1 / (2 * L), deterministic=True, constants=constants),
@@ -368,6 +381,10 @@ FW_RUNS = {
     "AmIGO cg": (open_loop("AmIGO cg"), {"steps": 2000}, (10.0,)),
     "SOBA": (open_loop("SOBA"), {"steps": 12000}, (10.0,)),
     "IBCG": (lambda constants, _: bx.IBCG(constants=constants), {"steps": 12000}, (10.0,)),
+    "StochasticIBCG": (lambda c, _: bx.StochasticIBCG(constants=c), {"steps": 12000}, (10.0,)),
+    "FSLA": (lambda c, _: bx.FSLA(x_step="fw", constants=c), {"steps": 12000}, (10.0,)),
+    "MASOBA": (lambda c, _: bx.MASOBA(x_step="fw", constants=c), {"steps": 12000}, (10.0,)),
+    "SRBA": (lambda c, _: bx.SRBA(x_step="fw", constants=c), {"steps": 12000}, (10.0,)),
     "SBFW exact": (lambda constants, _: bx.SBFW("exact", constants=constants), {"steps": 3000}, (10.0,)),
     "SBFW tracked": (lambda constants, _: bx.SBFW("tracked", constants=constants), {"steps": 12000}, (10.0,)),
 }

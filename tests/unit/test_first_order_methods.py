@@ -247,20 +247,31 @@ def simplex_projection(x, radius):
     return np.maximum(x - excess[np.nonzero(u > excess)[0][-1]], 0)
 
 
+def nuclear_projection(x, radius):
+    u, sigma, v = np.linalg.svd(x.reshape(2, 2))
+    inside = sigma if sigma.sum() <= radius else simplex_projection(sigma, radius)
+    return ((u * inside) @ v).reshape(-1)
+
+
 SIDES = np.array([0.5, 2.0, 2.0, 0.5])
 SETS = {
     "WholeSpace": (bx.WholeSpace(), lambda x: x),
     "Box": (bx.Box(-SIDES, SIDES), lambda x: np.clip(x, -SIDES, SIDES)),
     "Simplex": (bx.Simplex(2.0), lambda x: simplex_projection(x, 2.0)),
     "L2Ball": (bx.L2Ball(0.7), lambda x: x * min(1, 0.7 / max(np.linalg.norm(x), 1e-300))),
+    "NuclearBall": (bx.NuclearBall(0.9), lambda x: nuclear_projection(x, 0.9)),
 }
 PENALTIES = np.array([20.0, 60.0, 200.0])
-# The method, the power of A in its penalty, and steps; x-steps of PBGD suit a curvature of 1 + 2 sigma.
+# The method, the power of A in its penalty, steps, and the condition number; `c` is the curvature of the penalty in x.
 PENALISED = {
-    "PBGD value": (lambda s: PBGD(0.7 / (1 + 2 * s), sigma=s), 1, 10000),
-    "PBGD gradient": (lambda s: PBGD(0.7 / (1 + 2 * s), sigma=s, penalty="gradient"), 2, 14000),
-    "F2SA": (lambda s: F2SA(0.1, lam=s), 1, 1000),
-    "F3SA": (lambda s: F3SA(0.1, lam=s), 1, 1000),
+    "PBGD value": (lambda s, c, L: PBGD(1 / (1 + s * c), sigma=s), 1, 20000, 2.0),
+    "PBGD gradient": (lambda s, c, L: PBGD(1 / (1 + s * c), sigma=s, penalty="gradient"), 2, 40000, 2.0),
+    "PBGD value, kappa 10": (lambda s, c, L: PBGD(1 / (1 + s * c), sigma=s), 1, 100000, 10.0),
+    "F2SA": (lambda s, c, L: F2SA(0.1, lam=s), 1, 1000, 2.0),
+    "F2SA, kappa 10": (lambda s, c, L: F2SA(0.2 / L, lam=s), 1, 1000, 10.0),
+    "F2SA, kappa 1000": (lambda s, c, L: F2SA(0.2 / L, lam=s, lower=200), 1, 1000, 1000.0),
+    "F3SA": (lambda s, c, L: F3SA(0.1, lam=s), 1, 1000, 2.0),
+    "F3SA, kappa 10": (lambda s, c, L: F3SA(0.05 / L, lam=s), 1, 5000, 10.0),
 }
 
 
@@ -271,7 +282,7 @@ def penalised_solution(known, project, sigma, order):
     M = np.linalg.inv(np.eye(len(A)) + np.linalg.inv(sigma * A))  # |y*(x) - c|^2 in this norm is what remains of f
     S = np.linalg.solve(d["A"], d["B"])
     Q = S.T @ M @ S + d["rho"] * np.eye(S.shape[1])
-    x = minimise(Q, S.T @ M @ (np.linalg.solve(d["A"], d["b"]) - d["c"]) + d["q"], project)
+    x = minimise(Q, S.T @ M @ (np.linalg.solve(d["A"], d["b"]) - d["c"]) + d["q"].reshape(-1), project)
     y_star = known.lower_solution(x)
     return x, y_star - np.linalg.solve(np.eye(len(A)) + sigma * A, y_star - d["c"])
 
@@ -280,27 +291,33 @@ def spread(values):
     return np.max(values) / np.min(values) - 1
 
 
-@pytest.mark.parametrize("domain", SETS)
-@pytest.mark.parametrize("method", PENALISED)
+@pytest.mark.parametrize(
+    ("method", "domain"),
+    [(m, d) for m in PENALISED for d in (["WholeSpace", "NuclearBall"] if "kappa" in m else SETS)],
+)
 def test_the_limit_is_the_penalised_solution_and_its_error_falls_like_one_over_the_penalty(method, domain):
-    make, order, steps = PENALISED[method]
+    make, order, steps, kappa = PENALISED[method]
     members, project = SETS[domain]
-    known = random_quadratic(members, jnp.zeros(4), 3, jax.random.key(4), kappa=2.0, rho=1.0)
-    x0, y0 = jnp.asarray(members.vertex(jnp.zeros(4))), jnp.ones(3)
+    like = jnp.zeros((2, 2) if domain == "NuclearBall" else 4)
+    known = random_quadratic(members, like, 3, jax.random.key(4), kappa=kappa, rho=1.0)
+    x0, y0 = jnp.asarray(members.vertex(like)), jnp.ones(3)
+    A, B = (np.asarray(known.problem.data[name]) for name in "AB")
+    curvature = np.linalg.norm(B.T @ np.linalg.matrix_power(A, order - 2) @ B, 2)
+    L = np.linalg.norm(np.linalg.solve(A, B), 2) ** 2 + 1.0
 
     def end(sigma):
-        solver = replace(make(sigma), constants=known.constants)
+        solver = replace(make(sigma, curvature, L), constants=known.constants)
         state, _ = bx.run(known.problem, solver, x0, y0, steps=steps)
-        return state.x, state.y
+        return state.x.reshape(-1), state.y
 
     x, y = map(np.asarray, jax.jit(jax.vmap(end))(jnp.asarray(PENALTIES)))
     for i, sigma in enumerate(PENALTIES):
         exact = penalised_solution(known, project, sigma, order)
         np.testing.assert_allclose(x[i], exact[0], atol=1e-8)
         np.testing.assert_allclose(y[i], exact[1], atol=1e-8)
-    in_x = np.linalg.norm(x - known.x_star, axis=1)
+    in_x = np.linalg.norm(x - np.asarray(known.x_star).reshape(-1), axis=1)
     in_y = np.array([np.linalg.norm(y[i] - known.lower_solution(x[i])) for i in range(3)])
-    in_ell = np.array([known.ell(v) for v in x]) - known.ell_star
+    in_ell = np.array([known.ell(v.reshape(like.shape)) for v in x]) - known.ell_star
     assert in_x[0] > 1e-4 and spread(in_x * PENALTIES) < 0.2
     assert spread(in_y * PENALTIES) < 0.2
     assert spread(in_ell * PENALTIES**2) < 0.4

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Scalar
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.sampling import Minibatch, PerPart
+from bilevax.sampling import Blocks, PerPart
 from bilevax.sets import Box, ConvexSet
 
 Data = dict[str, dict[str, Any]]
@@ -39,12 +39,12 @@ def lower(x: Float[Array, " d"], y: Float[Array, " d"], data: Data) -> Scalar:
 
 
 def feature_weights(
-    train: tuple[Any, Any], valid: tuple[Any, Any], domain: ConvexSet | None = None, *, batch: int | None = None
+    train: tuple[Any, Any], valid: tuple[Any, Any], domain: ConvexSet | None = None, *, blocks: int | None = None
 ) -> BilevelProblem:
     """The problem for pairs (A, b) of features and labels in {-1, 1}.
 
-    `domain` is the set of the logarithms, by default weights between e^-7 and 1; `batch` rows of either part are
-    drawn at each step if given.
+    `domain` is the set of the logarithms, by default weights between e^-7 and 1. With `blocks`, both parts are cut into
+    that many mini-batches of consecutive rows, so shuffle first.
     """
     parts: Data = {}
     for name, (A, b) in (("train", train), ("valid", valid)):
@@ -60,8 +60,11 @@ def feature_weights(
     if parts["valid"]["A"].shape[1] != d:
         raise ValueError(f"feature_weights: train has {d} features, valid {parts['valid']['A'].shape[1]}.")
     sampler = None
-    if batch is not None:
-        sampler = PerPart({name: Minibatch(batch, len(part["b"])) for name, part in parts.items()})
+    if blocks is not None:
+        rows = {name: len(part["b"]) for name, part in parts.items()}
+        if not 1 <= blocks <= min(rows.values()) or any(n % blocks for n in rows.values()):
+            raise ValueError(f"feature_weights: {rows} rows do not divide into {blocks!r} blocks; drop some rows.")
+        sampler = PerPart({name: Blocks(n // blocks, n) for name, n in rows.items()})
     like = trees.shapes(jnp.zeros(d))
     domain = Box(-7.0, 0.0) if domain is None else domain
     return BilevelProblem(upper, lower, domain, parts, sampler, x_like=like, y_like=like)
