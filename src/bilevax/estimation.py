@@ -7,6 +7,7 @@ seen between sampled points and hence lower bounds.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +96,6 @@ def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Arra
     linear the answer is the curvature with which a gradient step of length 1/L crosses the set a thousand times.
     """
     problem = _traceable(problem)
-    base = exact_hypergradient(problem, x, y)
     d = trees.random_like(x, key)
     one, other = (trees.sub(_extreme_point(problem, x, v), x) for v in (d, trees.scale(-1, d)))
     farther = trees.norm(one) >= trees.norm(other)  # x itself may be an extreme point, and the answer
@@ -104,16 +104,23 @@ def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Arra
     reach = jnp.where(reach > 0, reach, size)
     length = jnp.finfo(trees.dtype(x)).eps ** 0.25 * jnp.minimum(reach, size)
     unit = lambda v: trees.scale(1 / jnp.where(trees.norm(v) > 0, trees.norm(v), 1), v)  # noqa: E731
+    choose = lambda first, a, b: jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)  # noqa: E731
 
-    def change(v: PyTree) -> PyTree:
-        there = exact_hypergradient(problem, trees.axpy(length, v, x), base.y, base.v)
-        return trees.scale(1 / length, trees.sub(there.gradient, base.gradient))
+    # One loop, the first turn of which is at x itself, so that the hypergradient is compiled once.
+    def turn(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        base, v, along, last = carry
+        there = exact_hypergradient(problem, trees.axpy(jnp.where(i > 0, length, 0), v, x), base[1], base[2])
+        base = choose(i == 0, (there.gradient, there.y, there.v), base)
+        change = trees.scale(1 / length, trees.sub(there.gradient, base[0]))
+        found = trees.norm(change)
+        return base, choose(i == 0, v, unit(change)), jnp.where(i == 1, found, along), found
 
-    first = change(unit(chord))
-    v = jax.lax.fori_loop(0, 7, lambda _, v: unit(change(v)), unit(first))
-    last = trees.norm(change(v))  # its chord may leave the set, where the problem need not be defined
-    found = jnp.where(jnp.isfinite(last), jnp.maximum(trees.norm(first), last), trees.norm(first))
-    found = jnp.maximum(found, 1e-3 * trees.norm(base.gradient) / reach)
+    none = jnp.zeros((), trees.dtype(x))
+    start = ((trees.zeros_like(x), y, trees.zeros_like(y)), unit(chord), none, none)
+    (gradient, _, _), _, along, last = jax.lax.fori_loop(0, 10, turn, start)
+    # The last chord may leave the set, where the problem need not be defined.
+    found = jnp.where(jnp.isfinite(last), jnp.maximum(along, last), along)
+    found = jnp.maximum(found, 1e-3 * trees.norm(gradient) / reach)
     return jnp.where(found > 0, found, 1)
 
 

@@ -265,7 +265,9 @@ def test_bad_input_is_refused_before_the_first_step():
     hull, cube = bx.VertexHull(np.eye(3)), bx.UserSet(lambda d: -jnp.sign(d))
     for domain, x in ((bx.Birkhoff(), jnp.eye(3)), (hull, jnp.eye(3)[0]), (cube, jnp.eye(3)[0])):
         problem = bx.BilevelProblem(near, near, domain)
-        with pytest.raises(ValueError, match="TTSA projects onto the set and .* has no projection; use linear minimization, as"):
+        with pytest.raises(
+            ValueError, match="TTSA projects onto the set and .* has no projection; use linear minimization, as"
+        ):
             bx.solve(problem, bx.TTSA(), x, x)
 
 
