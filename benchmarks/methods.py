@@ -2,9 +2,10 @@
 
     python benchmarks/methods.py [--quick] [--only NAME ...] [--json FILE]
 
-Every oracle runs in a compiled loop of its own, and so does the whole step. Their turns are timed alternately, so that
-a busy machine slows both; all figures are medians, compilation apart. How often a step calls each oracle is what the
-method itself counts. Methods for sums run on blocks of the rows, with oracles on one block and one drawing per step.
+Every oracle runs in a compiled loop of its own, and so does every method. Their turns are timed in rounds, so that a
+busy machine slows all of them; figures are medians, compilation apart. How often a step calls each oracle is what the
+method itself counts. Methods for sums run on blocks of the rows, with oracles on one block; cutting out a block is an
+oracle too, and its calls are counted in Python.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import functools
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -23,64 +25,47 @@ import bilevax as bx
 from bilevax import rundir, stepping
 from bilevax.report.tables import markdown
 from bilevax.solvers import COUNTS
-from bilevax.solvers.aba import ABA
-from bilevax.solvers.aid_bio import AIDBiO
-from bilevax.solvers.amigo import AmIGO
-from bilevax.solvers.ba import BA
-from bilevax.solvers.bsa import BSA
-from bilevax.solvers.f2sa import F2SA
-from bilevax.solvers.f3sa import F3SA
-from bilevax.solvers.fsla import FSLA
-from bilevax.solvers.ibcg import IBCG
-from bilevax.solvers.itd_bio import ITDBiO
-from bilevax.solvers.masoba import MASOBA
-from bilevax.solvers.pbgd import PBGD
-from bilevax.solvers.rahgd import RAHGD
-from bilevax.solvers.saba import SABA
-from bilevax.solvers.sbfw import SBFW
-from bilevax.solvers.soba import SOBA
-from bilevax.solvers.srba import SRBA
-from bilevax.solvers.stoc_bio import StocBiO
-from bilevax.solvers.stochastic_ibcg import StochasticIBCG
-from bilevax.solvers.sustain import SUSTAIN
-from bilevax.solvers.ttsa import TTSA
 
 jax.config.update("jax_enable_x64", True)
 
-CONSTANTS = bx.Constants(0.2, 1.5)
+STEP = bx.Power(1e-3, 0.5)  # given, as are the constants, so that nothing is estimated
+TOLD = {"constants": bx.Constants(0.2, 1.5, L_yy_f=1.0)}
 WITHOUT_NOISE = {
-    "IBCG": IBCG(constants=CONSTANTS),
-    "SBFW exact": SBFW("exact", constants=CONSTANTS),
-    "SBFW tracked": SBFW("tracked", constants=CONSTANTS),
-    "TTSA deterministic": TTSA(deterministic=True, constants=CONSTANTS),
-    "BA": BA(constants=CONSTANTS),
-    "ABA": ABA(constants=CONSTANTS),
-    "AIDBiO": AIDBiO(constants=CONSTANTS),
-    "AIDBiO fw": AIDBiO(x_step="fw", constants=CONSTANTS),
-    "ITDBiO": ITDBiO(constants=CONSTANTS),
-    "AmIGO gd": AmIGO(constants=CONSTANTS),
-    "AmIGO cg": AmIGO(solver="cg", constants=CONSTANTS),
-    "RAHGD": RAHGD(constants=CONSTANTS),
-    "SOBA": SOBA(constants=CONSTANTS),
-    "SOBA fw": SOBA(x_step="fw", constants=CONSTANTS),
-    "PBGD": PBGD(constants=CONSTANTS),
-    "F2SA": F2SA(constants=CONSTANTS),
+    "IBCG": bx.IBCG(**TOLD),
+    "SBFW exact": bx.SBFW("exact", **TOLD),
+    "SBFW tracked": bx.SBFW("tracked", **TOLD),
+    "TTSA deterministic": bx.TTSA(STEP, deterministic=True, **TOLD),
+    "BA": bx.BA(STEP, **TOLD),
+    "ABA": bx.ABA(STEP, **TOLD),
+    "AIDBiO": bx.AIDBiO(STEP, **TOLD),
+    "AIDBiO fw": bx.AIDBiO(x_step="fw", **TOLD),
+    "ITDBiO": bx.ITDBiO(STEP, **TOLD),
+    "AmIGO gd": bx.AmIGO(STEP, **TOLD),
+    "AmIGO cg": bx.AmIGO(STEP, solver="cg", **TOLD),
+    "RAHGD": bx.RAHGD(STEP, **TOLD),
+    "SOBA": bx.SOBA(STEP, **TOLD),
+    "SOBA fw": bx.SOBA(x_step="fw", **TOLD),
+    "PBGD": bx.PBGD(STEP, sigma=10.0, **TOLD),
+    "PBGD gradient": bx.PBGD(STEP, sigma=10.0, penalty="gradient", **TOLD),
+    "F2SA": bx.F2SA(STEP, lam=10.0, **TOLD),
 }
 ON_BLOCKS = {
-    "SBFW": SBFW(constants=CONSTANTS),
-    "TTSA": TTSA(constants=CONSTANTS),
-    "BSA": BSA(constants=CONSTANTS),
-    "StocBiO": StocBiO(constants=CONSTANTS),
-    "AmIGO on blocks": AmIGO(constants=CONSTANTS),
-    "SUSTAIN": SUSTAIN(constants=CONSTANTS),
-    "FSLA": FSLA(constants=CONSTANTS),
-    "SOBA on blocks": SOBA(constants=CONSTANTS),
-    "MASOBA": MASOBA(constants=CONSTANTS),
-    "SABA": SABA(constants=CONSTANTS),
-    "SRBA": SRBA(constants=CONSTANTS),
-    "F3SA": F3SA(constants=CONSTANTS),
-    "StochasticIBCG": StochasticIBCG(constants=CONSTANTS),
+    "SBFW": bx.SBFW(**TOLD),
+    "TTSA": bx.TTSA(STEP, **TOLD),
+    "BSA": bx.BSA(STEP, **TOLD),
+    "StocBiO": bx.StocBiO(STEP, **TOLD),
+    "AmIGO on blocks": bx.AmIGO(STEP, **TOLD),
+    "SUSTAIN": bx.SUSTAIN(STEP, **TOLD),
+    "FSLA": bx.FSLA(STEP, **TOLD),
+    "SOBA on blocks": bx.SOBA(STEP, **TOLD),
+    "MASOBA": bx.MASOBA(STEP, **TOLD),
+    "SABA": bx.SABA(STEP, **TOLD),
+    "SRBA": bx.SRBA(STEP, **TOLD),
+    "F3SA": bx.F3SA(STEP, lam=10.0, **TOLD),
+    "StochasticIBCG": bx.StochasticIBCG(**TOLD),
 }
+ONE_GRADIENT = ("FSLA", "F2SA", "F3SA")
+"""Methods that use one of the two gradients of f per call, and count one."""
 
 PARTS = {
     "upper_grads": ORACLES["both gradients of f"],
@@ -117,6 +102,32 @@ def regression(n, blocks):
     return problem, jnp.full(half, 0.5), jnp.zeros(half)
 
 
+class Noted(bx.Blocks):
+    """Blocks that note in a list whenever one is drawn; for steps that are not compiled."""
+
+    drawn: list = ()
+
+    def draw(self, key):
+        """Note it."""
+        self.drawn.append(1)
+        return super().draw(key)
+
+
+def draws_per_step(solver, blocks, steps=10):
+    """How many blocks a step cuts out, on a small problem stepped in Python."""
+    problem, x, y = regression(10, blocks)
+    drawn = []
+    parts = {name: Noted(part.size, part.total, drawn) for name, part in problem.sampler.parts.items()}
+    problem = replace(problem, sampler=bx.PerPart(parts), structure=bx.LowerStructure(host=True))
+    solver = stepping.prepare(*stepping.cast_numbers(problem, solver, jnp.float64), x, y, jax.random.key(0))
+    state, _ = solver.init(problem, x, y)
+    state = replace(state, k=state.k + 20)
+    drawn.clear()
+    for k in range(steps):
+        state, _ = solver.step(problem, state, jax.random.key(k))
+    return len(drawn) / len(parts) / steps
+
+
 @jax.jit
 def draw(problem, key, count):
     """`count` mini-batches, each with a key that the last one decides."""
@@ -128,20 +139,20 @@ def draw(problem, key, count):
     return jax.lax.fori_loop(0, count, turn, problem.sample(key).data)
 
 
-def medians(loops, repeats=9, turn_seconds=0.03):
-    """Median seconds of one turn of each `loop(count)`, timed in alternation; the last entry is the first call's."""
+def medians(loops, repeats=9, turn_seconds=0.05):
+    """Median seconds of one turn of each `loop(count)`, timed in rounds; the seconds of the first call; the counts."""
     counts, compiling = {}, {}
     for name, loop in loops.items():
         began = time.perf_counter()
         jax.block_until_ready(loop(1))
         compiling[name] = time.perf_counter() - began
         count, spent = 1, 0.0
-        while spent < turn_seconds and count < 10**6:
+        while spent < turn_seconds / 2 and count < 10**6:
+            count = max(2 * count, int(count * turn_seconds / max(spent, 1e-4)))
             began = time.perf_counter()
             jax.block_until_ready(loop(count))
             spent = time.perf_counter() - began
-            counts[name] = count
-            count = max(2 * count, int(count * turn_seconds / max(spent, 1e-6)))
+        counts[name] = count
     times = {name: [] for name in loops}
     for _ in range(repeats):
         for name, loop in loops.items():
@@ -151,35 +162,42 @@ def medians(loops, repeats=9, turn_seconds=0.03):
     return {name: statistics.median(found) for name, found in times.items()}, compiling, counts
 
 
-def method_overhead(name, solver, n, blocks):
+def overheads(methods, n, blocks):
+    """A row for each method: its step against the sum of its oracles."""
     problem, x, y = regression(n, blocks)
-    problem, solver = stepping.cast_numbers(problem, solver, jnp.float64)
     key = jax.random.key(0)
-    solver = stepping.prepare(problem, solver, x, y, key)
-    state, _ = stepping.init(problem, solver, x, y)
-    state = stepping.advance(problem, solver, state, key, np.int32(20)).state  # past the first, special steps
-
     batch = problem if problem.sampler is None else problem.sample(key)
     point = {"x": x + 0.1, "y": y + 0.2, "w": y + 0.3}
     loops = {part: functools.partial(oracle_loop(PARTS[part]), batch, point) for part in COUNTS}
-    if blocks > 1:
-        loops["drawing"] = lambda count: draw(problem, key, count)
-    loops["step"] = lambda count: stepping.advance(problem, solver, state, key, np.int32(count))
-    seconds, compiling, turns = medians(loops)
+    loops["draws"] = lambda count: draw(problem, key, count)
 
-    made = stepping.advance(problem, solver, state, key, np.int32(turns["step"])).counts
-    calls = {part: int(getattr(made, part)) / turns["step"] for part in COUNTS}
-    calls["upper_grads"] /= 2  # both at once
-    total = sum(calls[part] * seconds[part] for part in COUNTS) + seconds.get("drawing", 0.0)
-    return {
-        "method": name,
-        "variables": n,
-        **{part: calls[part] for part in COUNTS},
-        "oracles us": 1e6 * total,
-        "step us": 1e6 * seconds["step"],
-        "ratio": seconds["step"] / total,
-        "compile s": compiling["step"],
-    }
+    def step_loop(solver):
+        ready = stepping.prepare(*stepping.cast_numbers(problem, solver, jnp.float64), x, y, key)
+        state, _ = stepping.init(problem, ready, x, y)
+        state = stepping.advance(problem, ready, state, key, np.int32(20)).state  # past the first, special steps
+        return lambda count: stepping.advance(problem, ready, state, key, np.int32(count))
+
+    steps = {name: step_loop(solver) for name, solver in methods.items()}
+    seconds, compiling, turns = medians(loops | steps)
+    rows = []
+    for name, solver in methods.items():
+        made = steps[name](turns[name]).counts
+        calls = {part: int(getattr(made, part)) / turns[name] for part in COUNTS}
+        calls["upper_grads"] /= 2 if name not in ONE_GRADIENT else 1  # a call gives both
+        calls["draws"] = draws_per_step(solver, blocks) if blocks > 1 else 0
+        total = sum(count * seconds[part] for part, count in calls.items())
+        rows.append(
+            {
+                "method": name,
+                "variables": n,
+                **calls,
+                "oracles us": 1e6 * total,
+                "step us": 1e6 * seconds[name],
+                "ratio": seconds[name] / total,
+                "compile s": compiling[name],
+            }
+        )
+    return rows
 
 
 def main():
@@ -191,11 +209,8 @@ def main():
     rows = []
     for n in (10**3,) if options.quick else (10**3, 10**5):
         for methods, blocks in ((WITHOUT_NOISE, 1), (ON_BLOCKS, 8)):
-            for name, solver in methods.items():
-                if not options.only or name in options.only:
-                    jax.clear_caches()  # a method's compile time should not depend on the ones before it
-                    rows.append(method_overhead(name, solver, n, blocks))
-                    print(f"{name} {n}: {rows[-1]['ratio']:.2f}", flush=True)
+            asked = {name: solver for name, solver in methods.items() if not options.only or name in options.only}
+            rows += overheads(asked, n, blocks) if asked else []
     print(markdown(rows))
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({**rundir.machine(), "methods": rows}, indent=2) + "\n")

@@ -38,6 +38,15 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--variant", choices=["printed", "repaired"], help="only this variant (default: both)")
     reproduce.add_argument("--quiet", action="store_true", help="no progress lines")
 
+    methods = commands.add_parser(
+        "methods", help="every method: the paper's Table 1, what a step costs, how fast it is"
+    )
+    methods.add_argument("--only", metavar="NAMES", help="only these, separated by commas, for example IBCG,SOBA")
+    methods.add_argument("--no-measure", action="store_true", help="run nothing; only what is known beforehand")
+    methods.add_argument("--size", type=int, default=50, help="variables of each level of the problem (default: 50)")
+    methods.add_argument("--out", type=Path, help="markdown page to write (default: print the tables)")
+    methods.add_argument("--quiet", action="store_true", help="no progress lines")
+
     data = commands.add_parser("datasets", help="list or fetch the data sets of the experiments")
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="every data set, and where it was found")
@@ -53,6 +62,17 @@ def _check_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--out {folder} cannot be written to; give another folder.")
+
+
+def _check_file(file: Path) -> None:
+    """Find out before the work whether its page can be written."""
+    if file.is_dir():
+        raise ValueError(f"--out {file} is a folder; give a file.")
+    if file.parent.exists() and not file.parent.is_dir():
+        raise ValueError(f"--out {file} cannot be written, since {file.parent} is a file; give another path.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(file.parent, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
+        raise ValueError(f"--out {file} cannot be written to; give another file.")
 
 
 def _check_numbers(options: argparse.Namespace, **least: int) -> None:
@@ -94,6 +114,24 @@ def _reproduce(options: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
+def _methods(options: argparse.Namespace) -> int:
+    from bilevax.experiments import methods, methods_page, table1
+    from bilevax.files import write_whole
+
+    names = table1.chosen(options.only)
+    _check_numbers(options, size=2)
+    if options.out is not None:
+        _check_file(options.out)
+    progress = not options.quiet
+    found = None if options.no_measure else methods.measure_all(names, options.size, progress=progress)
+    if options.out is None:
+        print(methods_page.text(names, found, options.size))
+    else:
+        page = methods_page.page(names, found, options.size)
+        print(f"Saved in {write_whole(options.out, lambda stream: stream.write(page))}.")
+    return 0
+
+
 def _datasets(options: argparse.Namespace) -> int:
     from bilevax import datasets
     from bilevax.report.tables import markdown
@@ -109,7 +147,7 @@ def _datasets(options: argparse.Namespace) -> int:
     return 0
 
 
-_JOBS = {"demo": _demo, "reproduce": _reproduce, "datasets": _datasets}
+_JOBS = {"demo": _demo, "reproduce": _reproduce, "methods": _methods, "datasets": _datasets}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

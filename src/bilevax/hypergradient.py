@@ -42,10 +42,11 @@ def conjugate_gradient(
 ) -> LinearSolution:
     """`H w = b` by conjugate gradients from `w`, until the residual is at most `tol |b|`.
 
-    `tol=0` goes on for as long as rounding allows: it ends once the residual has found no better value in
-    fifty products. The best iterate is returned.
+    `tol=0` goes on for as long as rounding allows: it ends at eps |b|, below which the residual of the recursion goes
+    on falling and the true one does not, or once it has found no better value in fifty products. The best iterate is
+    returned.
     """
-    target = tol * trees.norm(b)
+    target = jnp.maximum(tol, jnp.finfo(trees.dtype(b)).eps) * trees.norm(b)
     r = trees.sub(b, hvp(w))
     rr = trees.inner(r, r)
 

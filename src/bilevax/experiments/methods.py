@@ -1,111 +1,199 @@
-"""`bilevax methods`: the paper's Table 1, alive, with what our code costs and how fast it gets there."""
+"""What each method costs and how fast it gets there, on one problem."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jaxtyping import Array, Scalar
 
-import bilevax as bx
+from bilevax.estimation import estimate_constants
+from bilevax.experiments.table1 import METHODS, MOVES
 from bilevax.loop import solve
-from bilevax.problems import KnownQuadratic, random_quadratic
-from bilevax.report.tables import markdown
+from bilevax.problem import BilevelProblem
+from bilevax.problems import random_quadratic
+from bilevax.result import Result
+from bilevax.sampling import Blocks
 from bilevax.sets import L2Ball
-from bilevax.solvers import COUNTS, Solver
-from bilevax.stopping import relative_gap
+from bilevax.solvers import Solver
+from bilevax.stopping import Status, Stop
+from bilevax.theory import Constants
+from bilevax.trace import Trace
 
-DIMENSION, KAPPA, RATIO, STEPS = 50, 10.0, 1e-3, 5000
-BOUNDED, LIPSCHITZ = "bounded", "Lipschitz"
-NOT_THERE = "–"
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A row of the paper's Table 1; methods that are not in it have dashes."""
-
-    oracle: str = NOT_THERE
-    ell: str = NOT_THERE
-    assumption: str = NOT_THERE
-    complexity: str = NOT_THERE
-    metric: str = NOT_THERE
+SIZE, KAPPA, SLOPE = 50, 10.0, 0.1
+RATIO = 1e-3
+"""A method is there once the true gap is this share of the first one."""
+LIMITS = (200, 2_000, 20_000, 200_000)
+ROWS = 200
+"""Searches for the number of steps, each with a row of truth every `limit / ROWS` steps."""
+SECONDS = 3.0
+REPEATS = 5
+"""A run that got there is timed so often; the shortest counts."""
+DERIVATIVES = {"∇f": "upper_grads", "∇g": "lower_grads", "H": "hvps", "J": "crosses"}
 
 
-@dataclass(frozen=True)
-class Method:
-    """How to build a method, and what Table 1 says of it."""
+class Bench(NamedTuple):
+    """The common problem, the start, and the constants that every method would estimate for itself."""
 
-    make: Callable[[], Solver]
-    printed: Printed = Printed()
-
-
-def _nonconvex(complexity: str, metric: str = "‖∇ℓ‖²") -> Printed:
-    return Printed("none", "NC", BOUNDED, complexity, metric)
+    problem: BilevelProblem
+    x: Array
+    y: Array
+    constants: Constants
 
 
-METHODS: dict[str, Method] = {
-    "IBCG": Method(bx.IBCG, Printed("LMO", "NC / C", LIPSCHITZ, "κ⁵m²ε⁻² / κ⁵m²ε⁻¹", "gap / ℓ − ℓ*")),
-    "SBFW": Method(bx.SBFW, Printed("LMO", "NC / C", BOUNDED, "poly(κ)m²ε⁻⁴ / poly(κ)m²ε⁻³", "E gap / E[ℓ − ℓ*]")),
-    "TTSA": Method(
-        lambda: bx.TTSA(deterministic=True),
-        Printed("PO", "NC / C", BOUNDED, "poly(κ)m²ε⁻²·⁵ / poly(κ)m²ε⁻⁴", "E‖x − prox‖² / E[ℓ − ℓ*]"),
-    ),
-}
+def bench(size: int = SIZE) -> Bench:
+    """A random quadratic problem on the l2 ball, where an lmo and a projection have the same price."""
+    x, y, key = jnp.zeros(size), jnp.zeros(size), jax.random.key(0)
+    problem = random_quadratic(L2Ball(1.0), x, size, key, kappa=KAPPA, slope=SLOPE).problem
+    # Once for all: it is the same estimate, and compiling it would be a good part of the command.
+    return Bench(problem, x, y, jax.jit(estimate_constants)(problem, x, y, key))
 
 
-def common_problem() -> KnownQuadratic:
-    """A random quadratic problem on the l2 ball, which projects and minimises linearly at the same price."""
-    return random_quadratic(L2Ball(1.0), jnp.zeros(DIMENSION), DIMENSION, jax.random.key(0), kappa=KAPPA)
+class Measured(NamedTuple):
+    """How a method went on the common problem."""
+
+    method: str
+    moves: str
+    loops: int
+    costs: dict[str, float]
+    """Calls per step, by the column of the table."""
+    steps: int
+    calls: int
+    """Gradients and products of the whole run, without those of the estimates."""
+    start: float
+    """Seconds before the first step."""
+    run: float
+    """Seconds of all steps."""
+    status: Status
+    left: float
+    """The smallest true gap seen over the first."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether it got there."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def label(self) -> str:
+        """The method and how it moved."""
+        return f"{self.method} ({self.moves})"
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        late = "not finite" if self.status is Status.NONFINITE else f"{self.left:.2g} left"
+        return "yes" if self.reached else f"no, {late}"
+
+    @property
+    def products(self) -> float:
+        """Hessian and cross products per step."""
+        return self.costs["H"] + self.costs["J"]
 
 
-def measure(solver: Solver, known: KnownQuadratic) -> dict[str, Any]:
-    """Cost per step from the counts of a run, and steps and seconds to a thousandth of the first true gap."""
-    x0, y0 = jnp.zeros(DIMENSION), jnp.zeros(DIMENSION)
-    result = solve(known.problem, solver, x0, y0, steps=STEPS, every=10, stop=relative_gap(RATIO))
-    first, last = result.trace.first, result.trace.last
-    steps = max(1, result.steps)
-    per_step = {name: (last[name] - first[name]) / steps for name in COUNTS}
-    reached = result.success
-    return {
-        "Gf": per_step["upper_grads"],
-        "Gg": per_step["lower_grads"],
-        "HVP": per_step["hvps"],
-        "JVP": per_step["crosses"],
-        "steps": result.steps if reached else math.nan,
-        "seconds": result.seconds if reached else math.nan,
-    }
+@jax.jit
+def true_gap(x: Array, y: Array, data: dict[str, Array]) -> Scalar:
+    """The Frank-Wolfe gap of ell on the unit ball, by the closed forms of y*(x) and of the adjoint."""
+    y_star = jnp.linalg.solve(data["A"], data["B"] @ x + data["b"])
+    adjoint = jnp.linalg.solve(data["A"], y_star - data["c"])
+    slope = data["rho"] * x + data["q"] + data["B"].T @ adjoint
+    return slope @ x + jnp.linalg.norm(slope)
 
 
-def rows(measured: bool = True) -> list[dict[str, Any]]:
-    """One row per method: what is printed of it, what our code says, and what was measured."""
-    known = common_problem() if measured else None
-    made = []
-    for name, method in METHODS.items():
-        solver, printed = method.make(), method.printed
-        both = hasattr(solver, "x_step")
-        row: dict[str, Any] = {
-            "method": name,
-            "oracle": printed.oracle,
-            "ℓ": printed.ell,
-            "∇_y f": printed.assumption,
-            "printed complexity": printed.complexity,
-            "metric": printed.metric,
-            "our x-step": "project or fw" if both else {"lmo": "fw", "project": "project"}[solver.uses],
-            "loops": getattr(solver, "loops", 1),
+def _there(trace: Trace) -> Stop | None:
+    """Converged by the true gap, which the loop then verifies; what the method believes is not asked."""
+    limit = RATIO * trace.first["true_gap"]
+    close = trace.last["true_gap"] <= limit
+    return Stop(Status.CONVERGED, f"true gap <= {RATIO:g} of its first value", limit) if close else None
+
+
+def _uninterrupted(result: Result) -> Result:
+    if result.status is Status.STOPPED:  # no rule of ours says so: it was Ctrl-C
+        raise KeyboardInterrupt
+    return result
+
+
+def _search(problem: BilevelProblem, solver: Solver, x: Array, y: Array) -> Result:
+    """Run until the method is there: rows at every step at first, fewer where many steps are needed."""
+    for limit in LIMITS:
+        rules: dict[str, Any] = {"steps": limit, "every": limit // ROWS, "time_limit": SECONDS, "stop": _there}
+        result = _uninterrupted(solve(problem, solver, x, y, metrics={"true_gap": true_gap}, **rules))
+        if result.status is not Status.MAX_STEPS:
+            break
+    return result
+
+
+def _timed(problem: BilevelProblem, solver: Solver, x: Array, y: Array, steps: int) -> tuple[float, float]:
+    """Seconds before the first step and of all steps, without rows on the way; both the shortest of several runs."""
+    runs = [_uninterrupted(solve(problem, solver, x, y, steps=steps, every=steps)) for _ in range(REPEATS)]
+    starts = [run.trace.first["seconds"] for run in runs]
+    return min(starts), min(run.seconds - start for run, start in zip(runs, starts, strict=True))
+
+
+def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
+    """Run one form of a method on the common problem."""
+    problem, x, y, constants = common
+    solver = replace(solver, constants=constants)  # type: ignore[type-var]
+    if METHODS[name].needs_sampler:
+        problem = replace(problem, sampler=Blocks(x.size, x.size))
+    result = _search(problem, solver, x, y)
+    first, last, steps = result.trace.first, result.trace.last, result.steps
+    if result.success:
+        start, run = _timed(problem, solver, x, y, steps)
+    else:
+        start, run = first["seconds"], result.seconds - first["seconds"]
+    return Measured(
+        label,
+        MOVES[solver.uses],
+        solver.loops,
+        {column: (last[count] - first[count]) / max(1, steps) for column, count in DERIVATIVES.items()},
+        steps,
+        int(sum(last[count] for count in DERIVATIVES.values())) - int(constants.products),
+        start,
+        run,
+        result.status,
+        float(result.trace["true_gap"].min()) / first["true_gap"],
+    )
+
+
+def measure_all(names: Sequence[str], size: int = SIZE, progress: bool = True) -> list[Measured]:
+    """Measure every form of the methods named, with a line for each on standard error."""
+    common = bench(size)
+    forms = [(name, label, solver) for name in names for label, solver in METHODS[name].forms(name)]
+    found = []
+    for number, (name, label, solver) in enumerate(forms, 1):
+        found.append(measure(name, label, solver, common))
+        if progress:
+            print(f"{number}/{len(forms)}  {_outcome(found[-1])}", file=sys.stderr, flush=True)
+    return found
+
+
+def _outcome(one: Measured) -> str:
+    words = "there after" if one.reached else f"not there, {one.left:.2g} of the gap left after"
+    return f"{one.label}: {words} {one.steps} steps, {one.start + one.run:.2g} s"
+
+
+def measured_rows(found: Iterable[Measured]) -> list[dict[str, Any]]:
+    """The rows of the second table."""
+    return [
+        {
+            "method": one.method,
+            "x moves by": one.moves,
+            "loops": one.loops,
+            **one.costs,
+            "steps": one.steps,
+            "calls": one.calls,
+            "start ms": _milliseconds(one.start),
+            "steps ms": _milliseconds(one.run),
+            "there": one.end,
         }
-        made.append(row | (measure(solver, known) if known is not None else {}))
-    return made
+        for one in found
+    ]
 
 
-def table(measured: bool = True) -> str:
-    """The rows as markdown."""
-    return markdown(rows(measured))
-
-
-def best(made: list[dict[str, Any]]) -> str:
-    """The method that needed the fewest seconds."""
-    return str(min((row for row in made if np.isfinite(row["seconds"])), key=lambda row: row["seconds"])["method"])
+def _milliseconds(seconds: float) -> float | int:
+    """Three digits, but never a power of ten."""
+    return 1e3 * seconds if seconds < 0.1 else round(1e3 * seconds)

@@ -77,8 +77,10 @@ class State(Protocol):
 class Solver(Protocol):
     """The contract of every method."""
 
-    uses: ClassVar[str]
-    """How x moves: "lmo" or "project"."""
+    @property
+    def uses(self) -> str:
+        """How x moves: "lmo" or "project"."""
+
     loops: ClassVar[int]
     """1 if every step advances all variables once; 2 if y or the adjoint have a loop of their own."""
 
