@@ -139,7 +139,7 @@ def draw(problem, key, count):
     return jax.lax.fori_loop(0, count, turn, problem.sample(key).data)
 
 
-def medians(loops, repeats=9, turn_seconds=0.05):
+def medians(loops, repeats=7, turn_seconds=0.03):
     """Median seconds of one turn of each `loop(count)`, timed in rounds; the seconds of the first call; the counts."""
     counts, compiling = {}, {}
     for name, loop in loops.items():
@@ -207,7 +207,7 @@ def main():
     parser.add_argument("--json", default=Path(__file__).parent / "results" / "methods.json", type=Path)
     options = parser.parse_args()
     rows = []
-    for n in (10**3,) if options.quick else (10**3, 10**5):
+    for n in (10**3,) if options.quick else (10**3, 10**4):
         for methods, blocks in ((WITHOUT_NOISE, 1), (ON_BLOCKS, 8)):
             asked = {name: solver for name, solver in methods.items() if not options.only or name in options.only}
             rows += overheads(asked, n, blocks) if asked else []
