@@ -204,7 +204,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes only")
     parser.add_argument("--only", nargs="+", help="these methods")
-    parser.add_argument("--json", default=Path(__file__).parent / "results" / "methods.json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     rows = []
     for n in (10**3,) if options.quick else (10**3, 10**4):
@@ -212,8 +212,8 @@ def main():
             asked = {name: solver for name, solver in methods.items() if not options.only or name in options.only}
             rows += overheads(asked, n, blocks) if asked else []
     print(markdown(rows))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({**rundir.machine(), "methods": rows}, indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps({**rundir.machine(), "methods": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

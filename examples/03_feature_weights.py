@@ -24,8 +24,7 @@ BLOCKS = 100  # mini-batches in a pass; rows that do not fill a block are left o
 table = {"ijcnn1": bx.datasets.ijcnn1, "a9a": bx.datasets.a9a}[NAME]()
 A = np.asarray(table.X.todense() if NAME == "a9a" else table.X, np.float32)
 A, b = (part[np.random.default_rng(0).permutation(len(A))] for part in (A, np.float32(table.y)))
-n = 3 * len(b) // 4 // BLOCKS * BLOCKS
-m = (len(b) - n) // BLOCKS * BLOCKS
+n, m = (len(b) * quarters // 4 // BLOCKS * BLOCKS for quarters in (3, 1))
 train, valid = (A[:n], b[:n]), (A[n : n + m], b[n : n + m])
 whole, parts = (bx.problems.feature_weights(train, valid, blocks=blocks) for blocks in (None, BLOCKS))
 start = jnp.full(A.shape[1], -3.5), jnp.zeros(A.shape[1])
@@ -42,7 +41,8 @@ def value_and_gradient(x):
     return float(found.ell), np.float64(found.gradient)
 
 
-lbfgs = minimize(value_and_gradient, start[0], jac=True, method="L-BFGS-B", bounds=[(-7.0, 0.0)] * A.shape[1])
+bounds, options = [(-7.0, 0.0)] * A.shape[1], {"gtol": 1e-7, "ftol": 1e-9}
+lbfgs = minimize(value_and_gradient, start[0], jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 print(f"{NAME}: {n} rows to train, {m} to validate, {A.shape[1]} features")
 print(f"validation loss: {value_and_gradient(start[0])[0]:.5f} at the start, {lbfgs.fun:.5f} by L-BFGS")
 
