@@ -1,5 +1,6 @@
 """What the README and the examples show runs as it stands."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,9 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def execute(code, cwd):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
+    # A relative folder of data would be looked for in `cwd`.
+    data = {name: str(Path(folder).resolve()) for name, folder in os.environ.items() if name == "BILEVAX_DATA"}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, **data}, capture_output=True, text=True, timeout=300)
     if "DatasetUnavailable" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr
