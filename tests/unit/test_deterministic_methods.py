@@ -335,9 +335,15 @@ PROJECTED_RUNS = {
         lambda constants, L: SOBA(lagging(constants, L), constants.alpha, constants=constants),
         {"steps": 80000},
     ),
-    "FSLA": (lambda c, L: bx.FSLA(lagging(c, L), beta=c.alpha, eta=c.alpha, constants=c), {"steps": 80000}),
-    "MASOBA": (lambda c, L: bx.MASOBA(lagging(c, L), c.alpha, theta=0.5, constants=c), {"steps": 80000}),
-    "SRBA": (lambda c, L: bx.SRBA(lagging(c, L), c.alpha, constants=c), {"steps": 80000}),
+    "FSLA": (
+        lambda c, L: bx.FSLA(lagging(c, L), beta=c.alpha, eta=c.alpha, constants=c),
+        {"steps": 2000, "kappas": (10.0,)},
+    ),
+    "MASOBA": (
+        lambda c, L: bx.MASOBA(lagging(c, L), c.alpha, theta=0.5, constants=c),
+        {"steps": 2000, "kappas": (10.0,)},
+    ),
+    "SRBA": (lambda c, L: bx.SRBA(lagging(c, L), c.alpha, constants=c), {"steps": 2000, "kappas": (10.0,)}),
     "SUSTAIN": (lambda c, L: bx.SUSTAIN(lagging(c, L), c.alpha, constants=c), {"steps": 3000, "kappas": (10.0,)}),
     "StocBiO": (
         lambda c, L: bx.StocBiO(1 / L, lower=1000, factors=9000, constants=c),
@@ -354,6 +360,13 @@ PROJECTED_RUNS = {
 def test_projected_steps_reach_the_known_solution(name):
     make, options = PROJECTED_RUNS[name]
     assert np.all(errors(make, **options)[-1] < 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["FSLA", "MASOBA", "SRBA"])
+def test_the_relatives_of_soba_reach_the_known_solution_of_an_ill_conditioned_problem(name):
+    """In the fast tests SOBA, which they are without noise, stands for them at this condition number."""
+    assert np.all(errors(PROJECTED_RUNS[name][0], steps=80000, kappas=(1000.0,))[-1] < 1e-6)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 import bilevax as bx
 from bilevax.problems import random_quadratic
-from bilevax.solvers import BSA, F2SA, F3SA, PBGD, StocBiO
+from bilevax.solvers import BSA, F2SA, F3SA, PBGD, StocBiO, defaults
 
 KEY = jax.random.key(5)
 CONSTANTS = bx.Constants(1.0, 4.0, L_yy_f=1.5)
@@ -475,7 +475,8 @@ def test_bad_options_are_refused_by_name(make, message):
 
 
 @pytest.mark.parametrize(("solver", "a", "c"), [(F2SA, 5 / 7, 4 / 7), (F3SA, 3 / 5, 2 / 5)])
-def test_exponents_follow_the_noise(solver, a, c):
+def test_exponents_follow_the_noise(solver, a, c, monkeypatch):
+    monkeypatch.setattr(defaults, "estimate_smoothness", lambda *_: jnp.asarray(4.0))
     sum_, x, y = Sum(5), jnp.zeros(3), jnp.zeros(4)
     ratio = lambda schedule: float(schedule(jnp.asarray(99)) / schedule(jnp.asarray(0)))  # noqa: E731
 
