@@ -293,7 +293,7 @@ def spread(values):
 
 @pytest.mark.parametrize(
     ("method", "domain"),
-    [(m, d) for m in PENALISED for d in (["WholeSpace", "NuclearBall"] if "kappa" in m else SETS)],
+    [(m, d) for m in PENALISED for d in (SETS if m in ("PBGD value", "F2SA") else ["WholeSpace", "NuclearBall"])],
 )
 def test_the_limit_is_the_penalised_solution_and_its_error_falls_like_one_over_the_penalty(method, domain):
     make, order, steps, kappa = PENALISED[method]
