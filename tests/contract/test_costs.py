@@ -42,12 +42,18 @@ def counted(name, function):
 
 
 def counting_problem(on_rows):
+    """The finite sum on a box, with formulas and oracles in numpy."""
     plain = zoo.finite_sum(8, blocks=True)[0]
-    hvp = lambda x, y, w, d: d["A"].T @ (d["A"] @ w) / d["a"].shape[0] + w  # noqa: E731
-    structure = bx.LowerStructure(counted("hvps", hvp), counted("crosses", lambda x, y, w, d: -2 * w), host=True)
+
+    def hvp(x, y, w, data):
+        A, w = np.asarray(data["A"]), np.asarray(w)
+        return A.T @ (A @ w) / len(A) + w
+
+    cross = counted("crosses", lambda x, y, w, data: -2 * np.asarray(w))
+    structure = bx.LowerStructure(counted("hvps", hvp), cross, host=True)
     box = bx.UserSet(
-        counted("lmos", lambda d: jnp.where(d >= 0, -1.0, 1.0)),
-        project=counted("projections", lambda x: jnp.clip(x, -1.0, 1.0)),
+        counted("lmos", lambda d: np.where(np.asarray(d) >= 0, -1.0, 1.0)),
+        project=counted("projections", lambda x: np.clip(np.asarray(x), -1.0, 1.0)),
         host=True,
     )
     return Counting(plain.upper, plain.lower, box, plain.data, plain.sampler if on_rows else None, structure)
@@ -59,6 +65,7 @@ def counting_problem(on_rows):
 TABLE = {
     "IBCG": (bx.IBCG(warmup=0), (2, 1, 1, 1, 1, 0)),
     "SBFW": (bx.SBFW(), (4, 1, None, 2, 1, 0)),
+    "SBFW printed": (bx.SBFW("printed"), (4, 1, None, 2, 1, 0)),
     "SBFW tracked": (bx.SBFW("tracked"), (4, 1, 2, 2, 1, 0)),
     "SBFW exact": (bx.SBFW("exact"), (4, 1, None, 2, 1, 0)),
     "TTSA": (bx.TTSA(0.1), (2, 1, None, 1, 0, 1)),

@@ -58,40 +58,6 @@ def test_with_exact_inner_solutions_it_is_textbook_frank_wolfe():
         np.testing.assert_allclose(state.x, x, rtol=1e-12, atol=1e-14)
 
 
-def test_a_step_takes_one_hessian_product_and_one_cross_product():
-    known = known_problem("Simplex")
-    calls = {"hvp": 0, "cross": 0, "grad_g": 0, "grad_f": 0, "lmo": 0}
-
-    def counted(name, function):
-        def call(*args):
-            calls[name] += 1
-            return function(*args)
-
-        return call
-
-    class Counting(bx.BilevelProblem):
-        def upper_grads(self, x, y):
-            calls["grad_f"] += 1
-            return super().upper_grads(x, y)
-
-        def lower_grad(self, x, y):
-            calls["grad_g"] += 1
-            return super().lower_grad(x, y)
-
-    data = known.problem.data
-    structure = bx.LowerStructure(
-        hvp=counted("hvp", lambda x, y, w, d: d["A"] @ w), cross=counted("cross", lambda x, y, w, d: -(d["B"].T @ w))
-    )
-    simplex = counted("lmo", lambda d: jnp.zeros_like(d).at[jnp.argmin(d)].set(2.0))
-    problem = Counting(known.problem.upper, known.problem.lower, bx.UserSet(simplex), data, structure=structure)
-    solver = bx.IBCG(0.1, alpha=0.1, eta=0.1, warmup=0).prepare(problem, None, None, None)
-    state, counts = solver.init(problem, jnp.full(5, 0.4), jnp.zeros(6))
-    assert int(counts.hvps) == 0
-    calls.update(dict.fromkeys(calls, 0))
-    jax.make_jaxpr(lambda s: solver.step(problem, s, jax.random.key(0)))(state)
-    assert calls == {"hvp": 1, "cross": 1, "grad_g": 1, "grad_f": 1, "lmo": 1}
-
-
 def test_printed_start_and_zero_start_of_w():
     known = known_problem("Simplex")
     y = jnp.arange(6.0)

@@ -291,65 +291,6 @@ def test_it_converges_on_a_finite_sum():
     assert np.mean([ell(x) - least for x in ends]) < 0.05 * (ell(start) - least)
 
 
-def simplex_on_the_host(d):
-    d = np.asarray(d)
-    return 2.0 * (np.arange(len(d)) == np.argmin(d))
-
-
-def counting(known):
-    """The problem with numpy formulas that count their calls."""
-    calls = dict.fromkeys(("upper_grads", "lower_grads", "hvps", "crosses", "lmos"), 0)
-
-    def counted(name, function):
-        def call(*args):
-            calls[name] += 1
-            return function(*args)
-
-        return call
-
-    class Counting(bx.BilevelProblem):
-        def upper_grads(self, x, y):
-            calls["upper_grads"] += 2  # both partial gradients
-            return super().upper_grads(x, y)
-
-        def lower_grad(self, x, y):
-            calls["lower_grads"] += 1
-            return super().lower_grad(x, y)
-
-    structure = bx.LowerStructure(
-        hvp=counted("hvps", lambda x, y, w, d: np.asarray(d["A"]) @ np.asarray(w)),
-        cross=counted("crosses", lambda x, y, w, d: -np.asarray(w) @ np.asarray(d["B"])),
-        host=True,
-    )
-    p = known.problem
-    domain = bx.UserSet(counted("lmos", simplex_on_the_host), host=True)
-    return Counting(p.upper, p.lower, domain, p.data, structure=structure), calls
-
-
-@pytest.mark.parametrize("estimator", ["corrected", "printed", "exact", "tracked"])
-def test_it_runs_on_the_host_and_costs_what_it_counts(estimator):
-    known = known_problem("Simplex")
-    problem, calls = counting(known)
-    solver = bx.SBFW(estimator, constants=known.constants)
-    hosted = bx.solve(problem, solver, jnp.asarray(X0), jnp.asarray(Y0), steps=12, key=KEY)
-    compiled = bx.solve(known.problem, solver, jnp.asarray(X0), jnp.asarray(Y0), steps=12, key=KEY)
-    np.testing.assert_allclose(hosted.x, compiled.x, atol=1e-10)
-    np.testing.assert_allclose(hosted.y, compiled.y, atol=1e-10)
-
-    solver = solver.prepare(problem, X0, Y0, KEY)
-    state, _ = solver.init(problem, jnp.asarray(X0), jnp.asarray(Y0))
-    for k in range(1, 7):
-        calls.update(dict.fromkeys(calls, 0))
-        state, info = solver.step(problem, state, jax.random.fold_in(KEY, k - 1))
-        told = {name: int(getattr(info.counts, name)) for name in calls}
-        assert told == calls
-        # the table of the documentation; the adjoint solver of "exact" takes what it needs
-        budget = k if estimator == "printed" else int(np.ceil(10 * np.log(k + 1)))
-        length = 1 if estimator == "tracked" else truncation(KEY, k, int(estimator == "printed"), budget)
-        expected = {"upper_grads": 4, "lower_grads": 1, "crosses": 2, "lmos": 1, "hvps": 2 * length}
-        assert told == expected | ({"hvps": told["hvps"]} if estimator == "exact" else {})
-
-
 def test_the_users_adjoint_formula_is_used_where_the_inverse_is():
     known = known_problem("Simplex")
     formula = bx.LowerStructure(solve_adjoint=lambda x, y, b, d: np.linalg.solve(d["A"], b), host=True)

@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree, Scalar
+from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import adjoint_solution, adjoint_step, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Constant, Power, Schedule, as_schedule, check_fraction
+from bilevax.schedules import Power, Schedule, as_schedule, check_fraction
 from bilevax.sets import Memory
+from bilevax.solvers.defaults import decaying
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -76,7 +77,8 @@ class SBFW(eqx.Module):
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SBFW:
         """Estimate the constants that were not given, and take from them the lower step."""
         constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
-        delta = _tracking(problem, for_steps(constants).alpha) if self.delta is None else self.delta
+        # Under sampling these decay like rho, or the noise they leave in y and w would pile up in d.
+        delta = decaying(problem, for_steps(constants).alpha, 2 / 3) if self.delta is None else self.delta
         # not `replace`, which would warn of the same eta again
         return eqx.tree_at(lambda s: (s.constants, s.delta), self, (constants, delta), is_leaf=lambda v: v is None)
 
@@ -117,14 +119,9 @@ class SBFW(eqx.Module):
             w, _, products = adjoint_solution(p, x, y, f_y, w)
             return trees.sub(f_x, lower.cross(w)), w, None, products
         if self.estimator == "tracked":
-            w, residual = adjoint_step(lower.hvp, f_y, w, _tracking(problem, 0.9 * safe.alpha)(k))
+            w, residual = adjoint_step(lower.hvp, f_y, w, decaying(problem, 0.9 * safe.alpha, 2 / 3)(k))
             return trees.sub(f_x, lower.cross(w)), w, residual, 1
         first, budget = (1, k + 1) if self.estimator == "printed" else (0, neumann_budget(safe.kappa, k))
         hvp = sampled_hvp(problem, lower, x, y)
         v, products = random_neumann(hvp, f_y, key, budget=budget, L_g=safe.L_g, first=first, host=problem.host)
         return trees.sub(f_x, lower.cross(v)), None, None, products
-
-
-def _tracking(problem: BilevelProblem, length: Scalar | float) -> Schedule:
-    """A constant step; under sampling it decays like rho, or the noise it leaves in y and w would pile up in d."""
-    return Constant(length) if problem.sampler is None else Power(length, 2 / 3)

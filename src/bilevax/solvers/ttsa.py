@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.estimation import estimate_constants, estimate_smoothness, for_steps
+from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
 from bilevax.sets.contract import known, number
+from bilevax.solvers.defaults import outer_schedule
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 
@@ -70,11 +71,8 @@ class TTSA(eqx.Module):
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> TTSA:
         """Estimate mu_g, L_g and L_ell where they are needed and were not given."""
         constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
-        alpha, beta = self.alpha, self.beta
-        if alpha is None:
-            # Twice the estimate, which is local: a projected step must not be too long anywhere.
-            length = 1 / (2 * estimate_smoothness(problem, x, y, key))
-            alpha = Constant(length) if self.deterministic else Power(length, 0.6)
+        alpha = outer_schedule(self.alpha, "project", problem, x, y, key, 0.0 if self.deterministic else 0.6)
+        beta = self.beta
         if beta is None:
             length = for_steps(constants).alpha
             beta = Constant(length) if self.deterministic else Power(length, 0.4)
