@@ -143,7 +143,8 @@ def adjoint_solution(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w
     """`H(x, y)^-1 b` as accurately as the precision allows: the user's formula, or conjugate gradients from `w`."""
     if problem.structure.solve_adjoint is not None:
         zero = jnp.zeros((), trees.dtype(b))
-        return LinearSolution(problem.structure.solve_adjoint(x, y, b, problem.data), zero, jnp.zeros((), jnp.int32))
+        v = problem.structure.solve_adjoint(trees.coordinates(x), y, b, problem.data)
+        return LinearSolution(v, zero, jnp.zeros((), jnp.int32))
     hvp = problem.linearize_lower(x, y).hvp
     return conjugate_gradient(hvp, b, w, max_steps=5000, host=problem.structure.host)
 
@@ -156,7 +157,7 @@ def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: P
 def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int = 100) -> PyTree:
     """y*(x) as accurately as the precision allows: the user's formula, or Newton's method with CG from `y`."""
     if problem.structure.solve_lower is not None:
-        return problem.structure.solve_lower(x, y, problem.data)
+        return problem.structure.solve_lower(trees.coordinates(x), y, problem.data)
     eps = jnp.finfo(trees.dtype(y)).eps
     host = problem.structure.host
 

@@ -20,7 +20,7 @@ def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree) -> dict[str, Scalar]
 
 def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:
     """f(x_k, y_k), which can lie below the optimum while y lags, and the lower gradient that tells by how much."""
-    return _tracked(problem, state.x, state.y)
+    return _tracked(problem, trees.coordinates(state.x), state.y)
 
 
 class Audit(NamedTuple):
@@ -50,7 +50,8 @@ def audit(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None
 
 
 def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None) -> Any:
-    return (exact_hypergradient if problem.structure.host else _hypergradient)(problem, x, y, w)
+    solve = exact_hypergradient if problem.structure.host else _hypergradient
+    return solve(problem, trees.coordinates(x), y, w)
 
 
 _hypergradient = jax.jit(exact_hypergradient)

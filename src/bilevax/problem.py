@@ -55,12 +55,15 @@ class LowerProducts(NamedTuple):
 
 
 def _oracle(method: Callable[..., Any]) -> Callable[..., Any]:
-    """On host-stepped problems every oracle is compiled by itself; otherwise the whole loop is."""
+    """On host-stepped problems every oracle is compiled by itself; otherwise the whole loop is.
+
+    Functions see the coordinates of x, so that what else a point carries, in whatever shape, compiles nothing again.
+    """
     compiled = jax.jit(method)
 
     @functools.wraps(method)
-    def call(self: BilevelProblem, *args: Any) -> Any:
-        return (compiled if self.host else method)(self, *args)
+    def call(self: BilevelProblem, x: PyTree, *args: Any) -> Any:
+        return (compiled if self.host else method)(self, trees.coordinates(x), *args)
 
     return call
 
@@ -173,12 +176,12 @@ class BilevelProblem(eqx.Module):
     def lower_hvp(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
         """H(x, y) w."""
         formula = self._formula("hvp")
-        return self._pull_back(x, y, w)[1] if formula is None else formula(x, y, w, self.data)
+        return self._pull_back(x, y, w)[1] if formula is None else formula(trees.coordinates(x), y, w, self.data)
 
     def lower_cross(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
         """J(x, y) w, which lives where x does."""
         formula = self._formula("cross")
-        return self._pull_back(x, y, w)[0] if formula is None else formula(x, y, w, self.data)
+        return self._pull_back(x, y, w)[0] if formula is None else formula(trees.coordinates(x), y, w, self.data)
 
     def linearize_lower(self, x: PyTree, y: PyTree) -> LowerProducts:
         """Both products at (x, y); autodiff linearises the lower gradient once for all of them."""
@@ -186,7 +189,7 @@ class BilevelProblem(eqx.Module):
         given = self.structure
         if self.host or (given.hvp is not None and given.cross is not None):
             return LowerProducts(hvp, cross)
-        pullback = self._pullback(x, y)
+        pullback = self._pullback(trees.coordinates(x), y)
         return LowerProducts(
             hvp if given.hvp is not None else lambda w: pullback(w)[1],
             cross if given.cross is not None else lambda w: pullback(w)[0],
@@ -204,7 +207,7 @@ def check_derivatives(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array)
     `solve_lower` is judged by the lower gradient it leaves, `solve_adjoint` by the residual of its linear system.
     """
     plain = replace(problem, structure=LowerStructure())
-    given, data = problem.structure, problem.data
+    given, data, x = problem.structure, problem.data, trees.coordinates(x)
     w = trees.random_like(y, key)
     truth = plain.linearize_lower(x, y)
     Hw = truth.hvp(w)

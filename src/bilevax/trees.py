@@ -22,16 +22,19 @@ _EXACT = jax.lax.Precision.HIGHEST
 class Point(eqx.Module):
     """A leaf with its own arithmetic, for example a low-rank matrix known on some entries only.
 
-    `move` receives whatever the set's `lmo` returns, which need not be of the same type.
+    Functions, gradients and directions see its `coordinates`, an array; every operation here but `move` does too, so
+    that differences of points and multiples of gradients are plain arrays. `move` receives whatever the set's `lmo`
+    returns, which need not be of the same type.
     """
+
+    @property
+    @abc.abstractmethod
+    def coordinates(self) -> Array:
+        """What functions of the point see."""
 
     @abc.abstractmethod
     def move(self, target: Any, gamma: Scalar) -> Point:
         """The point `self + gamma * (target - self)`."""
-
-    @abc.abstractmethod
-    def inner(self, other: Any) -> Scalar:
-        """The Euclidean product with a gradient or another point."""
 
 
 class Shapes(NamedTuple):
@@ -49,6 +52,13 @@ def _is_point(node: Any) -> bool:
     return isinstance(node, Point)
 
 
+def coordinates(tree: PyTree) -> PyTree:
+    """The tree with every `Point` replaced by the array that functions see."""
+    if isinstance(tree, Shapes):
+        return tree
+    return jax.tree.map(lambda v: v.coordinates if _is_point(v) else v, tree, is_leaf=_is_point)
+
+
 def shapes(tree: PyTree) -> Shapes:
     """Structure, shapes and dtypes of a pytree of arrays or of `jax.ShapeDtypeStruct`."""
     if isinstance(tree, Shapes):
@@ -64,7 +74,7 @@ def size(tree: PyTree) -> int:
 
 def dtype(tree: PyTree) -> np.dtype[Any]:
     """The common dtype of a pytree's leaves."""
-    return np.dtype(jnp.result_type(*(s.dtype for s in shapes(tree).leaves)))
+    return np.dtype(jnp.result_type(*(s.dtype for s in shapes(coordinates(tree)).leaves)))
 
 
 def cast(tree: PyTree, to: Any) -> PyTree:
@@ -89,46 +99,33 @@ def move(x: PyTree, target: PyTree, gamma: Scalar) -> PyTree:
 
 def axpy(a: Scalar | float, x: PyTree, y: PyTree) -> PyTree:
     """`a x + y`."""
-    return jax.tree.map(lambda u, v: a * u + v, x, y)
+    return jax.tree.map(lambda u, v: a * u + v, coordinates(x), coordinates(y))
 
 
 def add(x: PyTree, y: PyTree) -> PyTree:
     """`x + y`."""
-    return jax.tree.map(jnp.add, x, y)
+    return jax.tree.map(jnp.add, coordinates(x), coordinates(y))
 
 
 def sub(x: PyTree, y: PyTree) -> PyTree:
     """`x - y`."""
-    return jax.tree.map(jnp.subtract, x, y)
+    return jax.tree.map(jnp.subtract, coordinates(x), coordinates(y))
 
 
 def scale(a: Scalar | float, x: PyTree) -> PyTree:
     """`a x`."""
-    return jax.tree.map(lambda u: a * u, x)
+    return jax.tree.map(lambda u: a * u, coordinates(x))
 
 
 def inner(x: PyTree, y: PyTree) -> Scalar:
     """The Euclidean inner product over all leaves."""
-
-    def one(a: Any, b: Any) -> Any:
-        if _is_point(a):
-            return a.inner(b)
-        return b.inner(a) if _is_point(b) else jnp.vdot(a, b, precision=_EXACT)
-
-    products = jax.tree.leaves(jax.tree.map(one, x, y, is_leaf=_is_point))
-    return functools.reduce(jnp.add, products)
+    one = lambda a, b: jnp.vdot(a, b, precision=_EXACT)  # noqa: E731
+    return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(one, coordinates(x), coordinates(y))))
 
 
 def gap(direction: PyTree, x: PyTree, s: PyTree) -> Scalar:
     """`<direction, x - s>`; subtracting first keeps the small gaps near a solution accurate."""
-
-    def one(d: Any, a: Any, b: Any) -> Any:
-        if _is_point(a):
-            return a.inner(d) - (b.inner(d) if _is_point(b) else jnp.vdot(b, d, precision=_EXACT))
-        return jnp.vdot(d, a - b, precision=_EXACT)
-
-    products = jax.tree.leaves(jax.tree.map(lambda a, b, d: one(d, a, b), x, s, direction, is_leaf=_is_point))
-    return functools.reduce(jnp.add, products)
+    return inner(direction, sub(x, s))
 
 
 def norm(x: PyTree) -> Scalar:
@@ -143,7 +140,7 @@ def total(x: PyTree) -> Scalar:
 
 def zeros_like(x: PyTree) -> PyTree:
     """Zeros of the same structure."""
-    return jax.tree.map(jnp.zeros_like, x)
+    return jax.tree.map(jnp.zeros_like, coordinates(x))
 
 
 def all_finite(tree: PyTree) -> Array:
@@ -154,7 +151,7 @@ def all_finite(tree: PyTree) -> Array:
 
 def random_like(tree: PyTree, key: Array) -> PyTree:
     """Independent standard normal entries with the structure of `tree`."""
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(coordinates(tree))
     keys = jax.random.split(key, max(1, len(leaves)))
     draws = [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
     return jax.tree.unflatten(structure, draws)

@@ -48,7 +48,7 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
         x = problem.domain.vertex(problem.x_like)
     if y is None:
         y = problem.y_like.zeros()  # type: ignore[union-attr]
-    if len({v.dtype for v in jax.tree.leaves((x, y))}) > 1:
+    if len({v.dtype for v in jax.tree.leaves(trees.coordinates((x, y)))}) > 1:
         kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.names(x, "x0") + trees.names(y, "y0"))
         raise TypeError(f"solve: x0 and y0 must share one precision, got {kinds}; cast them to the same dtype.")
     _check_data(problem.data)
@@ -57,9 +57,10 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
     broken = problem.domain.violations(x)
     if broken:
         raise ValueError(f"x0 is not in {problem.domain!r}: {broken}. {_feasible_start(problem, x)}")
-    _check_objective(problem, "upper", x, y)
-    _check_objective(problem, "lower", x, y)
-    _check_structure(problem, x, y)
+    at = trees.coordinates(x)
+    _check_objective(problem, "upper", at, y)
+    _check_objective(problem, "lower", at, y)
+    _check_structure(problem, at, y)
     return x, y
 
 
@@ -88,7 +89,7 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
         _check_leaf(where, leaf)
     point = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), given)  # never weakly typed
     if like is not None:
-        got = trees.shapes(point)
+        got = trees.shapes(trees.coordinates(point))
         wanted = [s.shape for s in like.leaves]
         if got.structure != like.structure or [s.shape for s in got.leaves] != wanted:
             raise ValueError(f"{name} does not match {name[0]}_like: got {_layout(got)}, expected {_layout(like)}.")
@@ -290,6 +291,7 @@ def _instead(solver: Any, x_step: str) -> str:
 
 
 def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTree) -> None:
+    answer, x = trees.coordinates(answer), trees.coordinates(x)
     got, wanted = trees.shapes(answer), trees.shapes(x)
     if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
         kinds = trees.kinds(answer) if got.structure == wanted.structure else f"{got.structure}"

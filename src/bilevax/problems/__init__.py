@@ -13,6 +13,7 @@ from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
 from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
 from bilevax.problems.quadratic import KnownQuadratic, random_quadratic
+from bilevax.problems.sparse_completion import sparse_completion
 
 __all__ = [
     "KnownProblem",
@@ -31,6 +32,7 @@ __all__ = [
     "minimax",
     "multi_task",
     "random_quadratic",
+    "sparse_completion",
     "synthetic",
     "toy_coreset",
 ]

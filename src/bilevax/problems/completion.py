@@ -89,27 +89,19 @@ def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
 STRUCTURE = LowerStructure(hvp, cross, hessian_diagonal, solve_lower, solve_adjoint)
 
 
-def matrix_completion(
-    M: Matrix | np.ndarray,
-    omega1: Bool[Array, "p q"] | np.ndarray,
+def setting(
+    M: Any,
+    omega1: Any,
     radius: float,
     *,
-    omega2: Bool[Array, "p q"] | np.ndarray | None = None,
+    omega2: Any = None,
     data_term: str = "sum",
     regularizer: str | None = "pseudo-huber",
     lambda1: float = 0.05,
     lambda2: float = 0.05,
     delta: float = 0.9,
-) -> tuple[BilevelProblem, Constants]:
-    """The dense problem and its constants.
-
-    Args:
-        M: observations; entries outside the masks are ignored.
-        omega1: entries of the upper level; omega2: those of the lower level, by default the same.
-        radius: bound on the nuclear norm.
-        data_term: "sum", or "mean" as printed in the paper.
-        regularizer: "pseudo-huber" or None.
-    """
+) -> tuple[Data, Constants]:
+    """The data of the two levels and the constants; `M` and the masks are matrices, or lists of their known entries."""
     if data_term not in ("sum", "mean"):
         raise ValueError(f"matrix_completion: data_term must be 'sum' or 'mean' (as printed), got {data_term!r}.")
     if regularizer not in ("pseudo-huber", None):
@@ -162,6 +154,41 @@ def matrix_completion(
         L_yy_f=curved,
         C_y_f=curved * farthest,
         D_X=2 * radius,
+    )
+    return data, constants
+
+
+def matrix_completion(
+    M: Matrix | np.ndarray,
+    omega1: Bool[Array, "p q"] | np.ndarray,
+    radius: float,
+    *,
+    omega2: Bool[Array, "p q"] | np.ndarray | None = None,
+    data_term: str = "sum",
+    regularizer: str | None = "pseudo-huber",
+    lambda1: float = 0.05,
+    lambda2: float = 0.05,
+    delta: float = 0.9,
+) -> tuple[BilevelProblem, Constants]:
+    """The dense problem and its constants.
+
+    Args:
+        M: observations; entries outside the masks are ignored.
+        omega1: entries of the upper level; omega2: those of the lower level, by default the same.
+        radius: bound on the nuclear norm.
+        data_term: "sum", or "mean" as printed in the paper.
+        regularizer: "pseudo-huber" or None.
+    """
+    data, constants = setting(
+        M,
+        omega1,
+        radius,
+        omega2=omega2,
+        data_term=data_term,
+        regularizer=regularizer,
+        lambda1=lambda1,
+        lambda2=lambda2,
+        delta=delta,
     )
     return BilevelProblem(upper, lower, NuclearBall(radius), data, structure=STRUCTURE), constants
 
