@@ -70,12 +70,8 @@ def top_pair(
     A = matrix if tall else matrix.T.tocsr()
     n = A.shape[1]
     size = float(np.abs(A.data).max(initial=0.0))
-    if size == 0.0:
-        unit = np.zeros(n)
-        unit[0] = 1.0
-        other = np.zeros(A.shape[0])
-        other[0] = 1.0
-        return 0.0, *((other, unit) if tall else (unit, other)), 0.0
+    if size == 0.0:  # every matrix is as good as zero
+        return 0.0, np.zeros(matrix.shape[0], A.dtype), np.zeros(matrix.shape[1], A.dtype), 0.0
     back = A.T
     product = lambda v: back @ (A @ v)  # noqa: E731
     if n < 12:
@@ -85,7 +81,8 @@ def top_pair(
         operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=product, dtype=A.dtype)
         # A dose of noise: no warm start may hide the leading direction.
         noise = np.random.default_rng(20231).standard_normal(n)
-        guess = (start / max(np.linalg.norm(start), 1e-300) + noise / np.linalg.norm(noise)).astype(A.dtype)
+        warm = start / np.linalg.norm(start) if np.any(start) else start
+        guess = (warm + noise / np.linalg.norm(noise)).astype(A.dtype)
         try:
             _, vectors = scipy.sparse.linalg.eigsh(
                 operator, k=1, which="LA", v0=guess, tol=tol, ncv=min(n, 10), maxiter=max(1, max_products // 9)
@@ -97,5 +94,5 @@ def top_pair(
     value = float(np.linalg.norm(Av))
     residual = float(np.linalg.norm(back @ Av - value**2 * v))
     u = Av / value if value > 0 else np.zeros(A.shape[0], A.dtype)
-    error = residual / max(value, 1e-300)
+    error = residual / value if value > 0 else 0.0
     return value, *((u, v) if tall else (v, u)), error

@@ -17,7 +17,8 @@ rng = np.random.default_rng(0)
 M = rng.standard_normal((P, 3)) @ rng.standard_normal((3, Q))
 OBSERVED = rng.random((P, Q)) < 0.6
 ROWS, COLS = np.nonzero(OBSERVED)
-FIRST = rng.random(len(ROWS)) < 0.7  # a part of the entries for the upper level
+FIRST = rng.random(len(ROWS)) < 0.7  # the entries of the upper level
+LAST = FIRST & (rng.random(len(ROWS)) < 0.4)  # those of them that the lower level does not have
 METHODS = {
     "IBCG": lambda c: bx.IBCG(constants=c),
     "SBFW tracked": lambda c: bx.SBFW("tracked", constants=c),
@@ -30,9 +31,9 @@ METHODS = {
 
 def both(split=False, **options):
     """The same problem dense and on its entries, with oracles as exact as can be."""
-    masks = {"omega1": FIRST, "omega2": ~FIRST} if split else {}
+    masks = {"omega1": FIRST, "omega2": ~LAST} if split else {}
     dense_masks = [np.zeros((P, Q), bool) for _ in range(2)]
-    for mask, part in zip(dense_masks, (FIRST, ~FIRST) if split else (slice(None),) * 2, strict=True):
+    for mask, part in zip(dense_masks, (FIRST, ~LAST) if split else (slice(None),) * 2, strict=True):
         mask[ROWS[part], COLS[part]] = True
     shuffled = np.random.default_rng(1).permutation(len(ROWS))
     masks = {name: mask[shuffled] for name, mask in masks.items()}

@@ -34,8 +34,7 @@ class Scaled(trees.Point):
         size = jnp.linalg.norm(vector)
         return Scaled(size, vector / size)
 
-    def inner(self, other):
-        return self.length * jnp.vdot(self.unit, dense(other))
+    coordinates = dense
 
 
 def dense(value):
