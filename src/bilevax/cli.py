@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from bilevax import __version__
+from bilevax import __version__, completion_commands
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("list", help="every data set, and where it was found")
     fetch = actions.add_parser("fetch", help="find or download data sets and check them")
     fetch.add_argument("names", nargs="+", metavar="NAME")
+
+    completion_commands.add_parsers(commands)
     return parser
 
 
@@ -64,15 +66,22 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"--out {folder} cannot be written to; give another folder.")
 
 
-def _check_file(file: Path) -> None:
+def _check_file(file: Path, option: str = "--out") -> None:
     """Find out before the work whether its page can be written."""
     if file.is_dir():
-        raise ValueError(f"--out {file} is a folder; give a file.")
+        raise ValueError(f"{option} {file} is a folder; give a file.")
     if file.parent.exists() and not file.parent.is_dir():
-        raise ValueError(f"--out {file} cannot be written, since {file.parent} is a file; give another path.")
+        raise ValueError(f"{option} {file} cannot be written, since {file.parent} is a file; give another path.")
     file.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(file.parent, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
-        raise ValueError(f"--out {file} cannot be written to; give another file.")
+        raise ValueError(f"{option} {file} cannot be written to; give another file.")
+
+
+def _check_given(*files: Path) -> None:
+    """Find out before anything is made whether there is something to read."""
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{file} is {'a folder' if file.is_dir() else 'not there'}; give a file.")
 
 
 def _check_numbers(options: argparse.Namespace, **least: int) -> None:
@@ -147,7 +156,42 @@ def _datasets(options: argparse.Namespace) -> int:
     return 0
 
 
-_JOBS = {"demo": _demo, "reproduce": _reproduce, "methods": _methods, "datasets": _datasets}
+def _complete(options: argparse.Namespace) -> int:
+    _check_numbers(options, seed=0)
+    if not 0 <= options.test_fraction <= 0.9:
+        raise ValueError(f"--test-fraction must be from 0 to 0.9, got {options.test_fraction:g}.")
+    completion_commands.radius_of(options.radius)
+    _check_given(options.ratings)
+    if options.out is not None:
+        _check_folder(options.out)
+    if options.model is not None:
+        _check_file(options.model, "--model")
+    return completion_commands.complete(options)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    _check_given(options.model, options.pairs)
+    if options.out is not None:
+        _check_file(options.out)
+    return completion_commands.predict(options)
+
+
+def _recommend(options: argparse.Namespace) -> int:
+    if options.n < 1:
+        raise ValueError(f"-n must be at least 1, got {options.n}.")
+    _check_given(options.model, *([options.items] if options.items else []))
+    return completion_commands.recommend(options)
+
+
+_JOBS = {
+    "demo": _demo,
+    "reproduce": _reproduce,
+    "methods": _methods,
+    "datasets": _datasets,
+    "complete": _complete,
+    "predict": _predict,
+    "recommend": _recommend,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

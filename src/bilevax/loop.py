@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -76,10 +77,7 @@ def solve(
     x, y = validation.check_start(problem, x0, y0)
     solver = auto(problem, x) if solver is None else solver
     problem, solver = stepping.cast_numbers(problem, solver, trees.dtype(x))
-    if solver.uses == "lmo":
-        validation.check_lmo(problem, x, solver)
-    else:
-        validation.check_projection(problem, x, solver)
+    validation.check_oracle(problem, x, solver)
     key = jax.random.key(0) if key is None else validation.check_key(key)
     plan = _Plan(
         int(steps),
@@ -124,14 +122,12 @@ class _Course:
     def __init__(self, problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: Array, plan: _Plan):
         self.problem, self.key, self.plan = problem, key, plan
         self.clock, self.trace = Clock(), Trace()
-        host = problem.host
-        self.advance = stepping.advance_on_host if host else stepping.advance
-        prepare, init = (
-            (lambda p, s, *a: s.prepare(p, *a), lambda p, s, *a: s.init(p, *a))
-            if host
-            else (stepping.prepare, stepping.init)
-        )
+        prepare = (lambda p, s, *a: s.prepare(p, *a)) if problem.host else stepping.prepare
         self.solver, preparing = self.clock.call(prepare, problem, solver, x, y, key)
+        if stepping.on_host(solver):
+            self.problem = problem = replace(problem, on_host=True)
+        self.advance = stepping.advance_on_host if problem.host else stepping.advance
+        init = (lambda p, s, *a: s.init(p, *a)) if problem.host else stepping.init
         (self.state, counts), warming = self.clock.call(init, problem, self.solver, x, y)
         self.clock.seconds += preparing + warming
         self.spoiled = not bool(trees.all_finite((self.state.x, self.state.y)))

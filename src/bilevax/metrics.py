@@ -80,7 +80,7 @@ _compiled_best_vertex = jax.jit(_best_vertex)
 def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:
     """The Frank-Wolfe gap by an estimate of the gradient, and the error of the oracle in it."""
     look = _best_vertex if problem.domain.host else _compiled_best_vertex
-    s, error = look(problem.domain, x, direction)
+    s, error = look(problem.domain.settled(), x, direction)
     return trees.gap(direction, x, s), error
 
 

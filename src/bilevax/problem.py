@@ -118,6 +118,8 @@ class BilevelProblem(eqx.Module):
     structure: LowerStructure = eqx.field(static=True, default=LowerStructure())
     x_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
     y_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
+    on_host: bool = eqx.field(static=True, default=False, repr=False)
+    """Set by `solve` when it is the solver that steps on the host."""
 
     def __check_init__(self) -> None:
         if not isinstance(self.structure, LowerStructure):
@@ -126,7 +128,7 @@ class BilevelProblem(eqx.Module):
     @property
     def host(self) -> bool:
         """Whether some kernel runs outside compiled code, so that the loop steps on the host."""
-        return self.domain.host or self.structure.host
+        return self.domain.host or self.structure.host or self.on_host
 
     def sample(self, key: Array) -> BilevelProblem:
         """The same problem on a random mini-batch; the problem itself if it has no sampler."""

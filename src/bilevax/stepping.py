@@ -43,6 +43,8 @@ def run(
         raise ValueError(
             f"run: {problem.domain!r} or the lower structure steps on the host and cannot be traced; use solve."
         )
+    if on_host(solver):
+        raise ValueError(f"run: {type(solver).__name__} steps on the host and cannot be traced; use solve.")
     key = jax.random.key(0) if key is None else key
     x, y = jax.tree.map(jnp.asarray, (x0, y0))
     problem, solver = cast_numbers(problem, solver, trees.dtype(x))
@@ -54,6 +56,11 @@ def run(
         return following, None if collect is None else collect(state, info)
 
     return jax.lax.scan(step, state, None, length=steps)
+
+
+def on_host(solver: Solver) -> bool:
+    """Whether a solver decides in Python, for example on a rank, and hence steps outside compiled code."""
+    return bool(getattr(solver, "host", False))
 
 
 def cast_numbers(problem: BilevelProblem, solver: Solver, dtype: Any) -> tuple[BilevelProblem, Solver]:
@@ -86,7 +93,7 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
 
     def look() -> Seen:
         error = jnp.asarray(info.lmo_error, info.gap.dtype)
-        direction = info.direction if solver.uses == "project" else None
+        direction = info.direction if solver.uses != "lmo" else None
         return Seen(info.gap, error, info.adjoint_residual, info.grad_norm, direction)
 
     # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
@@ -99,7 +106,7 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
 def _empty(solver: Solver, state: Any) -> Chunk:
     nan = jnp.full((), jnp.nan, trees.dtype(state.x))
     zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
-    direction = trees.zeros_like(state.x) if solver.uses == "project" else None
+    direction = trees.zeros_like(state.x) if solver.uses != "lmo" else None
     return Chunk(state, Seen(nan, nan, nan, nan, direction), zero, jnp.asarray(True))
 
 

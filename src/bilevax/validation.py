@@ -236,6 +236,19 @@ def check_key(key: Any) -> Any:
     return key
 
 
+def check_oracle(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
+    """Refuse sets that lack the oracle by which the solver moves x."""
+    {"lmo": check_lmo, "project": check_projection, "low rank": check_low_rank}[solver.uses](problem, x, solver)
+
+
+def check_low_rank(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
+    """Refuse sets without low-rank steps."""
+    try:
+        problem.domain.low_rank_start(x)
+    except NotImplementedError as error:
+        raise ValueError(f"{type(solver).__name__} cannot move x: {error} Use bx.auto or another solver.") from None
+
+
 def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     """Refuse sets whose oracle cannot serve a Frank-Wolfe step, before the first one."""
     name = solver if isinstance(solver, str) else type(solver).__name__

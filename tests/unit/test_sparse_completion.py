@@ -9,7 +9,7 @@ import scipy.sparse
 
 import bilevax as bx
 from bilevax.problems import matrix_completion, sparse_completion
-from bilevax.sets.sampled import Sampled, SampledNuclearBall
+from bilevax.sets.sampled import Sampled, SampledNuclearBall, Term
 from bilevax.sparse import pattern, top_pair
 
 P, Q, RADIUS = 30, 20, 20.0
@@ -66,20 +66,20 @@ def test_every_lmo_method_has_the_iterates_of_the_dense_problem(name, split, opt
     one, other = a.audit(), b.audit()
     np.testing.assert_allclose([other.ell, other.gap], [one.ell, one.gap], rtol=1e-8)
     assert bool(sparse.domain.contains(b.x))
-    assert b.x.left.shape[1] + len(b.x.recent) <= 20 + 32  # merged once: memory is bounded by the rank
+    assert b.x.factors()[0].shape[1] <= 20 + 32  # merged once: memory is bounded by the rank
 
 
 def test_a_merge_drops_only_what_it_says():
     known, _ = pattern(ROWS, COLS, (P, Q))
     left, right = rng.standard_normal((P, 8)), rng.standard_normal((Q, 8))
-    x = Sampled(jnp.asarray(known.sample(left, right)), left, right, limit=4, rank=5)
+    x = Sampled(jnp.asarray(known.sample(left, right)), (Term(1.0, left, right),), limit=4, rank=5)
     merged = x.merged()
     sizes = np.linalg.svd(left @ right.T, compute_uv=False)
-    assert merged.left.shape == (P, 5) and merged.lost == pytest.approx(sizes[5:].sum())
+    assert merged.factors()[0].shape == (P, 5) and merged.lost == pytest.approx(sizes[5:].sum())
     np.testing.assert_allclose(merged.singular_values(), sizes[:5], rtol=1e-10)
     np.testing.assert_array_equal(merged.values, x.values)
     half = merged.move(merged, jnp.asarray(0.5))
-    np.testing.assert_allclose(half.factors()[0] @ half.factors()[1].T, merged.left @ merged.right.T, atol=1e-12)
+    np.testing.assert_allclose(half.factors()[0] @ half.factors()[1].T, merged.factors()[0] @ merged.factors()[1].T, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (20, 30), (5, 4), (7, 1)])

@@ -10,7 +10,7 @@ from bilevax import solvers
 from bilevax.solvers import Solver
 
 DASH = "–"
-MOVES = {"lmo": "lmo", "project": "projection"}
+MOVES = {"lmo": "lmo", "project": "projection", "low rank": "low-rank projection"}
 
 
 class Printed(NamedTuple):

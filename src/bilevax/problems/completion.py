@@ -60,15 +60,15 @@ def solve_adjoint(x: Matrix, y: Matrix, b: Matrix, data: Data) -> Matrix:
 
 
 def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
-    """y*(x), entry by entry, by Newton's method.
+    """y*(x), entry by entry, by Newton's method from y.
 
-    The minimiser lies between 0 and that of the quadratic part. The derivative is concave on the side of zero it lies
-    on, so that Newton's method from zero increases monotonically to the root; the bracket only guards rounding.
+    The minimiser lies between 0 and that of the quadratic part. The derivative is concave in magnitude there, so that
+    Newton's method, which the bracket keeps inside, is monotone after at most one step beyond the root.
     """
     observed = data["weight"] * data["omega2"]
     target = (observed * data["M"] + data["lambda2"] * x) / (observed + data["lambda2"])
     low, high = jnp.minimum(target, 0), jnp.maximum(target, 0)
-    eps = jnp.finfo(x.dtype).eps
+    near = 0.1 * jnp.finfo(x.dtype).eps ** 0.5  # the step after one of this relative size is lost in rounding
 
     def slope(v: Matrix) -> Matrix:
         huber = data["lambda1"] * v / jnp.sqrt(1 + (v / data["delta"]) ** 2)
@@ -77,12 +77,12 @@ def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
     def newton(carry: tuple[Matrix, Scalar, Array]) -> tuple[Matrix, Scalar, Array]:
         v, _, k = carry
         following = jnp.clip(v - slope(v) / hessian_diagonal(x, v, data), low, high)
-        return following, jnp.max(jnp.abs(following - v) - 4 * eps * jnp.abs(target)), k + 1
+        return following, jnp.max(jnp.abs(following - v) - near * jnp.abs(target)), k + 1
 
     def unfinished(carry: tuple[Matrix, Scalar, Array]) -> Array:
         return (carry[1] > 0) & (carry[2] < 100)
 
-    start = (jnp.zeros_like(x), jnp.asarray(jnp.inf, x.dtype), jnp.asarray(0))
+    start = (jnp.clip(y, low, high), jnp.asarray(jnp.inf, x.dtype), jnp.asarray(0))
     return jax.lax.while_loop(unfinished, newton, start)[0]
 
 

@@ -2,13 +2,15 @@
 
 from bilevax.sets.capped import CappedSimplex, KSparse
 from bilevax.sets.composite import Product, UserSet, VertexHull, WholeSpace, as_set
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory
+from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory
 from bilevax.sets.groups import GroupL2Ball
 from bilevax.sets.polytope import Birkhoff, Polytope
+from bilevax.sets.sampled import SampledNuclearBall
 from bilevax.sets.spectral import NuclearBall, Spectraplex
 from bilevax.sets.vector import Box, L1Ball, L2Ball, LInfBall, Simplex, UnitSimplex
 
 __all__ = [
+    "Basis",
     "Birkhoff",
     "Box",
     "CappedSimplex",
@@ -20,10 +22,12 @@ __all__ = [
     "L1Ball",
     "L2Ball",
     "LInfBall",
+    "LowRankStep",
     "Memory",
     "NuclearBall",
     "Polytope",
     "Product",
+    "SampledNuclearBall",
     "Simplex",
     "Spectraplex",
     "UnitSimplex",

@@ -39,6 +39,24 @@ class Memory(NamedTuple):
     """Bound on `<F, s> - min <F, .>` at the last call; 0 where the oracle is exact."""
 
 
+class Basis(NamedTuple):
+    """What a set carries from one `low_rank_step` to the next."""
+
+    vectors: np.ndarray
+    """Leading singular vectors, a few more than the rank."""
+    rank: int = 0
+    exact: bool = False
+    """Whether the last truncation was seen to leave nothing out."""
+
+
+class LowRankStep(NamedTuple):
+    """Where a low-rank step led, and how far as a square; over the whole matrix, also where it is not observed."""
+
+    x: Any
+    squared: float
+    basis: Basis
+
+
 def number(value: Any) -> Any:
     """A parameter as an array leaf: changing its value then compiles nothing again."""
     return value if isinstance(value, jax.Array) else np.asarray(value, np.float64)
@@ -99,6 +117,14 @@ class ConvexSet(eqx.Module):
         """The nearest point of the set."""
         raise NotImplementedError(f"{self!r} has no projection; use a solver that needs only its lmo, such as IBCG.")
 
+    def low_rank_start(self, x: PyTree) -> Basis:
+        """The basis before the first `low_rank_step`."""
+        raise NotImplementedError(f"{self!r} has no low-rank steps; NuclearBall, Spectraplex and their kin have.")
+
+    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+        """The projection of `x + shift` from its leading singular vectors alone, on the host."""
+        raise NotImplementedError(f"{self!r} has no low-rank steps; NuclearBall, Spectraplex and their kin have.")
+
     def start(self, like: PyTree) -> Memory:
         """The memory before the first `lmo` call."""
         return Memory((), jnp.zeros((), trees.dtype(like)))
@@ -117,6 +143,10 @@ class ConvexSet(eqx.Module):
 
     def accurate(self) -> ConvexSet:
         """The same set with its oracle as exact as the precision allows."""
+        return self
+
+    def settled(self) -> ConvexSet:
+        """The same set with its oracle as exact as late in a run, where it begins loosely."""
         return self
 
     def tolerance(self, like: PyTree) -> Scalar | float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,8 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax import linalg, trees
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, known, number
+from bilevax import linalg, lowrank, trees
+from bilevax.sets.contract import (
+    Basis,
+    Condition,
+    ConvexSet,
+    Diameter,
+    LowRankStep,
+    Memory,
+    check_positive,
+    known,
+    number,
+)
 from bilevax.sets.vector import project_below
 
 # The Krylov methods start from noise; a fixed key keeps every run reproducible.
@@ -39,6 +51,19 @@ class _Spectral(ConvexSet):
     def accurate(self) -> ConvexSet:
         # Far below rounding, so that only the floor of the residual ends the iteration.
         return eqx.tree_at(lambda s: (s.tol, s.max_products), self, (0.0 * self.tol, np.asarray(5000)))
+
+
+def first_basis(shape: tuple[int, int], dtype: Any) -> Basis:
+    """Noise, from which the leading directions emerge."""
+    columns = min(8, *shape)
+    return Basis(np.random.default_rng(_NOISE).standard_normal((shape[1], columns)).astype(dtype))
+
+
+def _whole_step(x: Array, answer: np.ndarray, found: lowrank.Shrunk, structure: Any) -> LowRankStep:
+    """A step between matrices that are at hand."""
+    squared = float(np.sum((answer - np.asarray(x)) ** 2))
+    moved = jax.tree.unflatten(structure, [jnp.asarray(answer, x.dtype)])
+    return LowRankStep(moved, squared, Basis(found.basis, len(found.values), found.exact))
 
 
 @jax.jit  # outside a trace, a bare `cond` would be compiled at every call
@@ -91,6 +116,17 @@ class NuclearBall(_Spectral):
         left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
         values = project_below(values, self.radius)
         return jax.tree.unflatten(structure, [(left * values) @ right])
+
+    def low_rank_start(self, x: PyTree) -> Basis:
+        matrix, _ = one_matrix(self, x)
+        return first_basis(matrix.shape, matrix.dtype)
+
+    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+        matrix, structure = one_matrix(self, x)
+        operator = lowrank.dense(np.asarray(matrix) + np.asarray(one_matrix(self, shift)[0]))
+        ball = functools.partial(lowrank.to_l1_ball, radius=float(self.radius))
+        found = lowrank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
+        return _whole_step(matrix, (found.left * found.values) @ found.right.T, found, structure)
 
     def vertex(self, like: PyTree) -> PyTree:
         return trees.shapes(like).zeros()
@@ -164,6 +200,27 @@ class Spectraplex(_Spectral):
         values, vectors = jnp.linalg.eigh(0.5 * matrix + 0.5 * matrix.T)
         values = self.eps + project_below(values - self.eps, self._room(matrix.shape[0]))
         return jax.tree.unflatten(structure, [(vectors * values) @ vectors.T])
+
+    def low_rank_start(self, x: PyTree) -> Basis:
+        matrix, _ = one_matrix(self, x, square=True)
+        return first_basis(matrix.shape, matrix.dtype)
+
+    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+        matrix, structure = one_matrix(self, x, square=True)
+        n, eps, room = matrix.shape[0], float(self.eps), float(self._room(matrix.shape[0]))
+        target = np.asarray(matrix) + np.asarray(one_matrix(self, shift, square=True)[0])
+        target = 0.5 * (target + target.T) - eps * np.eye(n, dtype=target.dtype)
+        # Raised until no eigenvalue is negative, so that singular values and eigenvalues are the same.
+        raised = max(0.0, -float(np.linalg.eigvalsh(target)[0]))
+
+        def clip(values: np.ndarray) -> lowrank.Shrinkage:
+            kept, threshold = lowrank.to_l1_ball(np.maximum(values - raised, 0), room)
+            return lowrank.Shrinkage(kept, raised + threshold)
+
+        operator = lowrank.dense(target + raised * np.eye(n, dtype=target.dtype))
+        found = lowrank.shrunk(operator, basis.vectors, clip, max_rank=max_rank, verify=verify)
+        answer = (found.right * found.values) @ found.right.T + eps * np.eye(n, dtype=target.dtype)
+        return _whole_step(matrix, answer, found, structure)
 
     def vertex(self, like: PyTree) -> PyTree:
         # The centre: at a vertex, with eps = 0, the inverse of the paper's lower level does not exist.

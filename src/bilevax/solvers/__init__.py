@@ -4,6 +4,7 @@ from bilevax.solvers.aba import ABA
 from bilevax.solvers.aid_bio import AIDBiO
 from bilevax.solvers.amigo import AmIGO
 from bilevax.solvers.ba import BA
+from bilevax.solvers.block_ibcg import BlockIBCG
 from bilevax.solvers.bsa import BSA
 from bilevax.solvers.choice import auto
 from bilevax.solvers.f2sa import F2SA
@@ -35,6 +36,7 @@ __all__ = [
     "F2SA",
     "F3SA",
     "FSLA",
+    "BlockIBCG",
     "IBCG",
     "ITDBiO",
     "Info",
