@@ -40,7 +40,7 @@ def add_parsers(commands: Any) -> None:
     complete.add_argument(
         "--test-fraction", type=float, default=0.1, metavar="F", help="share held out, 0 for none (default: 0.1)"
     )
-    complete.add_argument("--radius", default="auto", help="nuclear norm allowed, or auto (default: auto)")
+    complete.add_argument("--radius", default="auto", help="of the ball of low-rank matrices, or auto (default: auto)")
     complete.add_argument("--seed", type=int, default=0, help="seed of the split and of the method (default: 0)")
     complete.add_argument("--zeros", choices=["keep", "drop"], help="whether a rating of zero is a rating")
     complete.add_argument("--out", type=Path, metavar="FOLDER", help="folder for metrics, path and predictions")
@@ -87,6 +87,7 @@ def complete(options: argparse.Namespace) -> int:
     """Read ratings, hold some out, fit, tell how good it is; write and save what is asked for."""
     from bilevax.ratings import read_ratings, split, split_by_time
 
+    estimator = _estimator(radius_of(options.radius), options)
     ratings, notes = read_ratings(
         options.ratings,
         user=options.user,
@@ -101,7 +102,7 @@ def complete(options: argparse.Namespace) -> int:
     else:
         held_out = split_by_time(ratings, options.test_fraction)
     _check_split(held_out, options.test_fraction)
-    trial = run_trial(ratings, held_out, options)
+    trial = run_trial(estimator, ratings, held_out)
     metrics = measured(ratings, trial, options)
     print(f"\n{report(metrics)}", flush=True)
     if options.out is not None:
@@ -111,12 +112,18 @@ def complete(options: argparse.Namespace) -> int:
     return 0
 
 
+def _estimator(radius: float | str, options: argparse.Namespace) -> Any:
+    from bilevax.estimators import MatrixCompletion
+
+    return MatrixCompletion(radius, random_state=options.seed, verbose=0 if options.quiet else 1)
+
+
 def summary(path: Path, ratings: Ratings, notes: Sequence[str]) -> str:
     """What was read, on one line."""
     (users, items), values = ratings.shape, ratings.values
     share = len(values) / (users * items)
     text = (
-        f"{path}: {users} users, {items} items, {len(values)} ratings ({share:.2%} of all pairs), "
+        f"{path}: {users} users, {items} items, {len(values)} ratings ({100 * share:.2g} % of all pairs), "
         f"mean {values.mean():.3g}, from {values.min():g} to {values.max():g}"
     )
     return "; ".join([text, *notes]) + "."
@@ -130,23 +137,21 @@ def _check_split(held_out: np.ndarray, fraction: float) -> None:
         raise ValueError(f"--test-fraction {fraction:g} leaves {len(held_out) - count} ratings to learn from.")
 
 
-def run_trial(ratings: Ratings, held_out: np.ndarray, options: argparse.Namespace) -> Trial:
+def run_trial(estimator: Any, ratings: Ratings, held_out: np.ndarray) -> Trial:
     """Fit on what is not held out, and predict what is."""
-    from bilevax import estimators
+    from bilevax.estimators import effects_only
 
     train = ratings.only(~held_out)
     rows = _places(ratings.rows, held_out)
     cols = _places(ratings.cols, held_out)
     known = train.rows, train.cols, train.values
     began = time.perf_counter()
-    estimator = estimators.MatrixCompletion(
-        radius_of(options.radius), random_state=options.seed, verbose=0 if options.quiet else 1
-    ).fit(known)
+    estimator.fit(known)
     seconds = time.perf_counter() - began
     unseen = int(np.sum((rows < 0) | (cols < 0)))
     if not len(rows):
         return Trial(estimator, seconds, held_out, np.zeros(0), np.zeros(0), unseen)
-    baseline = estimators.effects_only(*known).predict(rows, cols)
+    baseline = effects_only(*known).predict(rows, cols)
     return Trial(estimator, seconds, held_out, np.asarray(estimator.predict(rows, cols)), np.asarray(baseline), unseen)
 
 
@@ -212,17 +217,14 @@ def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping
         _write(folder / "path.csv", _csv(list(path[0]), (list(point.values()) for point in path)))
         written.append("path.csv")
     if metrics["held_out"]:
-        mine = trial.held_out
-        rows, cols, values = (
-            ratings.row_ids[ratings.rows[mine]],
-            ratings.col_ids[ratings.cols[mine]],
-            ratings.values[mine],
-        )
-        lines = zip(rows.tolist(), cols.tolist(), values.tolist(), _rounded(trial.predictions), strict=True)
+        held = ratings.only(trial.held_out)
+        users, items = held.row_ids[held.rows].tolist(), held.col_ids[held.cols].tolist()
+        values = [f"{value:g}" for value in held.values.tolist()]
+        lines = zip(users, items, values, _rounded(trial.predictions), strict=True)
         _write(folder / "predictions.csv", _csv(["user", "item", "rating", "prediction"], lines))
         written.append("predictions.csv")
     try:
-        if draw_path(folder / "path.png", path, metrics["radius"]):
+        if draw_path(folder / "path.png", path, metrics["radius"], metrics["rank"]):
             written.append("path.png")
     except ImportError as error:
         print(f"bilevax complete: path.png is not drawn: {error}", file=sys.stderr)
@@ -231,54 +233,43 @@ def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping
 
 def save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> None:
     """Fit all ratings at the radius of the trial and save; without held-out ratings the trial is that fit."""
-    from bilevax import estimators
-
     estimator, words = trial.estimator, "The fit"
     if trial.held_out.any():
         radius = float(trial.estimator.radius_)
-        estimator = estimators.MatrixCompletion(radius, random_state=options.seed, verbose=0 if options.quiet else 1)
+        estimator = _estimator(radius, options)
         estimator.fit((ratings.rows, ratings.cols, ratings.values))
         words = f"A fit of all {len(ratings.values)} ratings at radius {radius:.4g}"
     estimator.save(options.model, row_ids=ratings.row_ids, col_ids=ratings.col_ids)
     print(f"{words} is saved in {options.model}.")
 
 
-def draw_path(file: Path, path: Sequence[Mapping[str, Any]], radius: float) -> bool:
+def draw_path(file: Path, path: Sequence[Mapping[str, Any]], radius: float, rank: int) -> bool:
     """Validation error and rank against the radius, the chosen one marked; False if there is no path to draw."""
     from bilevax.report.figures import PALETTE, new_figure, save
 
-    points = [point for point in path if point["rmse"] is not None and math.isfinite(point["rmse"])]
+    points = sorted(path, key=lambda point: point["radius"])
     if len(points) < 2:
         return False
-    points.sort(key=lambda point: point["radius"])
-    chosen = min(points, key=lambda point: abs(point["radius"] - radius))
     radii = [point["radius"] for point in points]
+    shown = radii[:: -(-len(radii) // 8)]  # more than eight labels would run into each other
     figure, axes = new_figure(2)
-    for axis, key, label, colour in zip(
-        axes, ("rmse", "rank"), ("RMSE on validation ratings", "rank of the solution"), PALETTE, strict=False
-    ):
+    for axis, key, colour in zip(axes, ("rmse", "rank"), PALETTE, strict=False):
         axis.plot(radii, [point[key] for point in points], color=colour, marker="o", markersize=4, linewidth=1.6)
-        axis.axvline(chosen["radius"], color="#888888", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
-        axis.plot(chosen["radius"], chosen[key], "o", markersize=10, markerfacecolor="none", color="black")
-        axis.set_xlabel("radius (nuclear norm)")
-        axis.set_ylabel(label)
-        if min(radii) > 0 and max(radii) > 10 * min(radii):
-            axis.set_xscale("log", subs=[])
-            axis.set_xticks(_ticks(radii[0], radii[-1]))
-            axis.xaxis.set_major_formatter("{x:g}")
-    figure.suptitle(
-        f"Chosen: radius {chosen['radius']:.4g}, rank {chosen['rank']}, RMSE {chosen['rmse']:.4f}", fontsize=11
+        axis.axvline(radius, color="#555555", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        axis.set_xlabel("radius")
+        axis.set_xscale("log")
+        axis.set_xticks(shown, [f"{tick:.0f}" if tick >= 100 else f"{tick:.3g}" for tick in shown])
+        axis.minorticks_off()
+    axes[0].set_ylabel("RMSE on validation ratings")
+    axes[1].set_ylabel("rank of the solution")
+    axes[1].plot(
+        radius, rank, "o", markersize=8, markerfacecolor="none", color="black", label="fit of all training ratings"
     )
+    axes[1].legend(frameon=False, loc="upper left")
+    figure.suptitle(f"Chosen: radius {radius:.4g}, rank {rank}", fontsize=11)
     figure.get_layout_engine().set(wspace=0.08)
     save(figure, file)
     return True
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between two numbers, or the powers alone if there are many."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if len(exponents) <= 4 else (1,)
-    return [tick for exponent in exponents for factor in factors if low <= (tick := factor * 10.0**exponent) <= high]
 
 
 # ---- predict and recommend
@@ -286,10 +277,10 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def predict(options: argparse.Namespace) -> int:
     """Predictions for a file of pairs, as CSV."""
-    from bilevax import estimators
+    from bilevax.estimators import load
     from bilevax.ratings import read_pairs
 
-    estimator, row_ids, col_ids = estimators.load(options.model)
+    estimator, row_ids, col_ids = load(options.model)
     users, items = read_pairs(options.pairs, user=options.user, item=options.item)
     rows, cols = _found(users, row_ids, estimator.row_effects_), _found(items, col_ids, estimator.col_effects_)
     predictions = _rounded(np.asarray(estimator.predict(rows, cols)))
@@ -306,11 +297,11 @@ def predict(options: argparse.Namespace) -> int:
 
 def recommend(options: argparse.Namespace) -> int:
     """A table of the items with the highest predictions among those that the user has not rated."""
-    from bilevax import estimators
+    from bilevax.estimators import load
     from bilevax.ratings import read_titles
     from bilevax.report.tables import markdown
 
-    estimator, row_ids, col_ids = estimators.load(options.model)
+    estimator, row_ids, col_ids = load(options.model)
     titles = None if options.items is None else read_titles(options.items)
     names = _names(row_ids, estimator.row_effects_)
     if options.user not in names:

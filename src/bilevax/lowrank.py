@@ -145,7 +145,8 @@ def shrunk(
             largest, found = _norm_outside(operator, left, dtype)
             exact = largest <= shrinkage.threshold
             if not exact and columns < most:
-                basis = np.column_stack([basis, found.astype(dtype)])
+                more = random.standard_normal((len(basis), min(7, most - columns - 1)))
+                basis = np.column_stack([basis, found, more]).astype(dtype)
                 continue
         break
     kept = min(columns, rank + max(SPARE, int(SPARE_SHARE * rank)))
@@ -157,3 +158,16 @@ def shrunk(
         shrinkage.threshold,
         exact,
     )
+
+
+def leading(operator: Operator, rank: int, *, rounds: int = 6, seed: int = 0) -> tuple[Block, np.ndarray, Block]:
+    """The leading singular triplets, decreasing, from a random block: the first ones well, the last ones roughly."""
+    rank = min(rank, *operator.shape)
+    columns = min(rank + 10, *operator.shape)
+    basis = np.random.default_rng(seed).standard_normal((operator.shape[1], columns))
+    for _ in range(rounds):
+        left = orthonormal(operator.times(basis))
+        right = operator.back(left)
+        basis = orthonormal(right)
+    inner, values, turn = np.linalg.svd(coordinates(basis, right))
+    return left @ turn[:rank].T, values[:rank], basis @ inner[:, :rank]

@@ -190,8 +190,8 @@ def _two_columns(path: Path, wanted: Wanted, header: bool | None, separator: str
     """Two columns as text."""
     data = _contents(path)
     if _is_table(data):
-        first, second = _arrays(path, data, wanted).values()
-        return [str(x) for x in first.tolist()], [str(x) for x in second.tolist()]
+        first, second = (_as_text(path, role, array) for role, array in _arrays(path, data, wanted).items())
+        return first, second
     text = _text(path, data, separator, needed=2)
     layout = _layout(text, wanted, header)
     one, other = layout.positions.values()
@@ -610,6 +610,14 @@ def _array_ids(path: Path, role: str, array: np.ndarray) -> tuple[np.ndarray, np
     except ValueError as error:
         raise ValueError(f"{path}: {error} (in the column of the {role}).") from None
     return ids, place[numbers]
+
+
+def _as_text(path: Path, role: str, array: np.ndarray) -> list[str]:
+    """A column as strings, ids as `read_ratings` writes them."""
+    if role != "title":
+        ids, place = _array_ids(path, role, array)
+        array = ids[place]
+    return [str(entry) for entry in array.tolist()]
 
 
 def _array_numbers(path: Path, role: str, array: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from bilevax.lowrank import Operator
+
 Values = Float[Array, " nnz"]
 CHUNK = 1 << 16
 """Entries sampled at once: the two gathered factors then stay in cache."""
@@ -97,23 +99,21 @@ def pattern(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Pattern, np.n
 
 
 def top_pair(
-    matrix: scipy.sparse.csr_matrix, start: np.ndarray, tol: float, max_products: int
+    operator: Operator, start: np.ndarray, tol: float, max_products: int
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
     """The largest singular value with its vectors, and a bound on how far below the largest it may be.
 
     Lanczos on A^T A, or A A^T where that is smaller, from `start` (zeros if there is none).
     """
-    tall = matrix.shape[0] >= matrix.shape[1]
-    A = matrix if tall else matrix.T.tocsr()
-    if not np.any(A.data):  # every matrix is as good as zero
-        return 0.0, np.zeros(matrix.shape[0], A.dtype), np.zeros(matrix.shape[1], A.dtype), 0.0
-    back = A.T
-    v = top_vector(lambda v: back @ (A @ v), _noisy(start.astype(A.dtype)), tol, max_products)
-    Av = A @ v
+    tall = operator.shape[0] >= operator.shape[1]
+    times, back = (operator.times, operator.back) if tall else (operator.back, operator.times)
+    v = top_vector(lambda v: back(times(v)), _noisy(start), tol, max_products)
+    Av = times(v)
     value = float(np.linalg.norm(Av))
-    residual = float(np.linalg.norm(back @ Av - value**2 * v))
-    u = Av / value if value > 0 else np.zeros(A.shape[0], A.dtype)
-    error = residual / value if value > 0 else 0.0
+    if value == 0:  # every matrix is as good as zero
+        return 0.0, *(np.zeros(n, start.dtype) for n in operator.shape), 0.0
+    error = float(np.linalg.norm(back(Av) - value**2 * v)) / value
+    u = Av / value
     return value, *((u, v) if tall else (v, u)), error
 
 
@@ -147,6 +147,8 @@ def top_vector(product: Callable[[Any], Any], start: np.ndarray, tol: float, max
                 column[: j + 1] += part
             small[:, j] = small[j, :] = column
             size = float(np.linalg.norm(w))
+            if size == 0 and not np.any(column):
+                return basis[j]  # the operator is zero
             found = size <= 8 * eps * float(np.linalg.norm(column))
             if found or j == m - 1 or (j % 4 == 3):
                 values, vectors = np.linalg.eigh(small[: j + 1, : j + 1])

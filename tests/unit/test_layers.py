@@ -16,9 +16,9 @@ LAYERS = [
     ["solvers"],
     ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop", "diagnosis"],
     ["problems", "datasets"],
-    ["report"],
+    ["ratings", "estimators", "report"],
     ["experiments"],
-    ["cli", "__main__"],
+    ["completion_commands", "cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.sparse
 
 import bilevax as bx
+from bilevax import lowrank
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.sets.sampled import Sampled, SampledNuclearBall, Term
 from bilevax.sparse import pattern, top_pair
@@ -79,15 +79,16 @@ def test_a_merge_drops_only_what_it_says():
     np.testing.assert_allclose(merged.singular_values(), sizes[:5], rtol=1e-10)
     np.testing.assert_array_equal(merged.values, x.values)
     half = merged.move(merged, jnp.asarray(0.5))
-    np.testing.assert_allclose(half.factors()[0] @ half.factors()[1].T, merged.factors()[0] @ merged.factors()[1].T, atol=1e-12)
+    np.testing.assert_allclose(
+        half.factors()[0] @ half.factors()[1].T, merged.factors()[0] @ merged.factors()[1].T, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (20, 30), (5, 4), (7, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_leading_pair_is_that_of_a_dense_svd(shape, dtype):
     dense = np.where(np.random.default_rng(2).random(shape) < 0.5, np.random.default_rng(3).standard_normal(shape), 0)
-    matrix = scipy.sparse.csr_matrix(dense.astype(dtype))
-    value, u, v, error = top_pair(matrix, np.zeros(min(shape), dtype), 0.0, 500)
+    value, u, v, error = top_pair(lowrank.dense(dense.astype(dtype)), np.zeros(min(shape), dtype), 0.0, 500)
     largest = np.linalg.norm(dense, 2)
     precision = 1e-5 if dtype == np.float32 else 1e-12
     assert value == pytest.approx(largest, rel=precision) and largest - value <= error + precision * largest

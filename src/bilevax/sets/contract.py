@@ -121,7 +121,9 @@ class ConvexSet(eqx.Module):
         """The basis before the first `low_rank_step`."""
         raise NotImplementedError(f"{self!r} has no low-rank steps; NuclearBall, Spectraplex and their kin have.")
 
-    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+    def low_rank_step(
+        self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int | None, verify: bool
+    ) -> LowRankStep:
         """The projection of `x + shift` from its leading singular vectors alone, on the host."""
         raise NotImplementedError(f"{self!r} has no low-rank steps; NuclearBall, Spectraplex and their kin have.")
 

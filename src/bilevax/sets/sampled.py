@@ -69,14 +69,9 @@ class Sampled(trees.Point):
         left = np.column_stack([np.asarray(t.share * t.left, dtype) for t in self.terms])
         return left, np.column_stack([t.right for t in self.terms])
 
-    def singular_values(self, rows: Any = 1.0, cols: Any = 1.0) -> np.ndarray:
-        """Those of the matrix with its rows and columns multiplied by weights."""
-        left, right = self.factors()
-        if left.shape[1] == 0:
-            return np.zeros(0)
-        a, b = (np.linalg.qr(w * factor)[1] for w, factor in ((_column(rows), left), (_column(cols), right)))
-        found: np.ndarray = np.linalg.svd(a @ b.T, compute_uv=False)
-        return found
+    def singular_values(self) -> np.ndarray:
+        """Those of the matrix."""
+        return _singular_values(*self.factors())
 
     def merged(self) -> Sampled:
         """The same matrix as one term with balanced factors of full column rank, at most `rank`."""
@@ -91,58 +86,118 @@ class Sampled(trees.Point):
         return Sampled(self.values, (term,), lost, self.limit, self.rank)
 
 
-def _column(weights: Any) -> np.ndarray:
-    return np.asarray(weights).reshape(-1, 1)
+def _singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if left.shape[1] == 0:
+        return np.zeros(0)
+    a, b = (np.linalg.qr(factor)[1] for factor in (left, right))
+    found: np.ndarray = np.linalg.svd(a @ b.T, compute_uv=False)
+    return found
+
+
+class Side(NamedTuple):
+    """What is known of the rows, or of the columns: the matrix `W = diag(scale) (I + U diag(strengths) U^T)`.
+
+    `scale` alone is the inverse of the weights of a weighted trace norm. The orthonormal columns of `vectors` are
+    directions in which rows are alike, so that what is learned of one speaks for the others.
+    """
+
+    scale: Float[np.ndarray, " n"]
+    vectors: Float[np.ndarray, "n k"] | None = None
+    strengths: Float[np.ndarray, " k"] | None = None
+
+    def times(self, block: np.ndarray) -> np.ndarray:
+        """W times a block, or a vector."""
+        return (self._alike(block, 0).T * self.scale).T
+
+    def back(self, block: np.ndarray) -> np.ndarray:
+        """The transpose of W times a block."""
+        return self._alike((block.T * self.scale).T, 0)
+
+    def undo(self, block: np.ndarray) -> np.ndarray:
+        """The inverse of W times a block."""
+        return self._alike((block.T / self.scale).T, 1)
+
+    def _alike(self, block: np.ndarray, inverse: int) -> np.ndarray:
+        if self.vectors is None or self.strengths is None:
+            return block
+        strengths = -self.strengths / (1 + self.strengths) if inverse else self.strengths
+        return block + self.vectors @ (strengths * (self.vectors.T @ block).T).T
+
+    def cast(self, dtype: Any) -> Side:
+        """The same in another precision."""
+        return Side(*(None if part is None else np.asarray(part, dtype) for part in self))
+
+
+def _check_side(name: str, side: Side | None, count: int) -> None:
+    if side is None or not known(side):
+        return
+    if np.shape(side.scale) != (count,) or not (np.all(np.isfinite(side.scale)) and np.all(np.asarray(side.scale) > 0)):
+        raise ValueError(f"SampledNuclearBall: the scale of {name} must be {count} positive finite numbers.")
+    if side.vectors is not None:
+        found = np.asarray(side.vectors)
+        rank = found.shape[1] if found.ndim == 2 else 0
+        if found.shape != (count, rank) or not np.allclose(found.T @ found, np.eye(rank), atol=1e-5):
+            raise ValueError(
+                f"SampledNuclearBall: the vectors of {name} must be orthonormal columns of length {count}."
+            )
+        if np.shape(side.strengths) != (rank,) or not np.all(np.asarray(side.strengths) >= 0):
+            raise ValueError(f"SampledNuclearBall: {name} needs a strength of at least 0 for each of its vectors.")
 
 
 class SampledNuclearBall(ConvexSet):
     """Matrices whose singular values sum to at most the radius, known on the entries of a pattern.
 
-    With `row_weights` r and `col_weights` c (positive) it is the weighted trace norm, the nuclear norm of
-    `diag(r) X diag(c)`. `lmo` comes from the leading singular pair of the sparse direction, to a relative error that
-    falls with the calls from `loose` like 1/k, but not below `tol`; Frank-Wolfe needs no more. Runs on the host.
+    With `rows` and `cols` (see `Side`) it is `{A Z B^T : |Z|_* <= radius}`, A and B being their matrices: the weighted
+    trace norm, or one that knows which rows are alike. `lmo` comes from the leading singular pair of the sparse
+    direction, to a relative error that falls with the calls from `loose` like 1/k, but not below `tol`; Frank-Wolfe
+    needs no more. Runs on the host.
     """
 
     pattern: Pattern
     radius: Scalar | float = eqx.field(converter=number, default=1.0)
-    row_weights: Float[np.ndarray, " p"] | None = None
-    col_weights: Float[np.ndarray, " q"] | None = None
+    rows: Side | None = None
+    cols: Side | None = None
     tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
     loose: Scalar | float = eqx.field(converter=number, default=1e-2, kw_only=True)
     max_products: int = eqx.field(static=True, default=500, kw_only=True)
 
     def __check_init__(self) -> None:
         check_positive(self, "radius")
-        for name, weights, count in zip(("row", "col"), self._weights, self.pattern.shape, strict=True):
-            if known(weights) and weights is not None:
-                found = np.asarray(weights)
-                if found.shape != (count,) or not (np.all(np.isfinite(found)) and np.all(found > 0)):
-                    raise ValueError(f"SampledNuclearBall: {name}_weights must be {count} positive finite numbers.")
+        for name, side, count in zip(("rows", "cols"), (self.rows, self.cols), self.pattern.shape, strict=True):
+            _check_side(name, side, count)
 
     def __repr__(self) -> str:
         if not known(self.radius):
             return type(self).__name__
         size = f"{self.pattern.size} entries of {self.pattern.shape[0]} x {self.pattern.shape[1]}"
-        weighted = "" if self._weights == (None, None) else ", weighted"
+        weighted = "" if self.rows is None and self.cols is None else ", weighted"
         return f"SampledNuclearBall({size}, radius={float(self.radius):g}{weighted})"
 
-    @property
-    def _weights(self) -> tuple[Any, Any]:
-        return self.row_weights, self.col_weights
-
-    def _inverse_weights(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        ones = (
-            np.ones(n, dtype) if w is None else 1 / np.asarray(w, dtype)
-            for n, w in zip(self.pattern.shape, self._weights, strict=True)
+    def _sides(self, dtype: Any) -> tuple[Side, Side]:
+        """Both sides, plain ones for those not given."""
+        plain = (Side(np.ones(n)) for n in self.pattern.shape)
+        rows, cols = (
+            (one if side is None else side).cast(dtype) for one, side in zip(plain, (self.rows, self.cols), strict=True)
         )
-        rows, cols = ones
         return rows, cols
 
-    def _weighted(self, values: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        """Values on the entries, each divided by the weights of its row and column."""
-        if self._weights == (None, None):
-            return values
-        return self.pattern.scaled(values, rows, cols)
+    def _inside(self, values: np.ndarray, rows: Side, cols: Side) -> lowrank.Operator:
+        """`A^T V B` for the sparse matrix V with these values: a direction as the ball of Z sees it."""
+        scaled = values
+        if self.rows is not None or self.cols is not None:
+            scaled = self.pattern.scaled(values, rows.scale, cols.scale)
+        sparse = self.pattern.matrix(scaled)
+        back = sparse.T
+        # The scales are in the sparse matrix, where they cost nothing more.
+        alike_rows, alike_cols = (
+            rows._replace(scale=np.ones(1, values.dtype)),
+            cols._replace(scale=np.ones(1, values.dtype)),
+        )
+        return lowrank.Operator(
+            self.pattern.shape,
+            lambda block: alike_rows.back(sparse @ alike_cols.times(block)),
+            lambda block: alike_cols.back(back @ alike_rows.times(block)),
+        )
 
     @property
     def host(self) -> bool:
@@ -173,12 +228,11 @@ class SampledNuclearBall(ConvexSet):
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[Sampled, Memory]:
         guess, k = memory.warm
         values = np.asarray(trees.coordinates(direction))
-        rows, cols = self._inverse_weights(values.dtype)
+        rows, cols = self._sides(values.dtype)
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
-        matrix = self.pattern.matrix(self._weighted(values, rows, cols))
-        _, u, v, error = top_pair(matrix, np.asarray(guess), tol, self.max_products)
-        left = (-float(self.radius) * u * rows)[:, None].astype(values.dtype)
-        right = (v * cols)[:, None].astype(values.dtype)
+        _, u, v, error = top_pair(self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products)
+        left = np.asarray(rows.times(-float(self.radius) * u), values.dtype)[:, None]
+        right = np.asarray(cols.times(v), values.dtype)[:, None]
         s = Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),))
         short = v if self.pattern.shape[1] <= self.pattern.shape[0] else u
         warm = (jnp.asarray(short, values.dtype), k + 1)
@@ -187,16 +241,18 @@ class SampledNuclearBall(ConvexSet):
     def low_rank_start(self, x: PyTree) -> Basis:
         return first_basis(self.pattern.shape, trees.dtype(x))
 
-    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+    def low_rank_step(
+        self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int | None, verify: bool
+    ) -> LowRankStep:
         values = np.asarray(trees.coordinates(shift))
-        rows, cols = self._inverse_weights(values.dtype)
-        sparse = self.pattern.matrix(self._weighted(values, rows, cols))
+        rows, cols = self._sides(values.dtype)
+        step = self._inside(values, rows, cols)
         left, right = x.factors()
-        left, right = left / rows[:, None], right / cols[:, None]
+        left, right = rows.undo(left), cols.undo(right)
         operator = lowrank.Operator(
             self.pattern.shape,
-            lambda block: sparse @ block + left @ (right.T @ block),
-            lambda block: sparse.T @ block + right @ (left.T @ block),
+            lambda block: step.times(block) + left @ (right.T @ block),
+            lambda block: step.back(block) + right @ (left.T @ block),
         )
         ball = functools.partial(lowrank.to_l1_ball, radius=float(self.radius))
         found = lowrank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
@@ -204,7 +260,7 @@ class SampledNuclearBall(ConvexSet):
         # |A B^T - C D^T|^2 from products of the factors.
         a, b = np.column_stack([scaled, -left]), np.column_stack([found.right, right])
         squared = float(np.sum(lowrank.coordinates(a, a) * lowrank.coordinates(b, b)))
-        term = Term(1.0, scaled * rows[:, None], found.right * cols[:, None])
+        term = Term(1.0, rows.times(scaled), cols.times(found.right))
         sampled = jnp.asarray(self.pattern.sample(term.left, term.right))
         moved = Sampled(sampled, (term,), 0.0, x.limit, x.rank)
         return LowRankStep(moved, max(squared, 0.0), Basis(found.basis, len(found.values), found.exact))
@@ -216,12 +272,16 @@ class SampledNuclearBall(ConvexSet):
         return Sampled(jnp.zeros(shape.shape, shape.dtype), (Term(1.0, left, right),))
 
     def conditions(self, x: Any) -> list[Condition]:
-        rows, cols = self._inverse_weights(np.float64)
-        lost = float(x.lost) / float(rows.min() * cols.min())
-        size = jnp.asarray(float(np.sum(x.singular_values(1 / rows, 1 / cols))) + lost)
+        rows, cols = self._sides(np.float64)
+        left, right = x.factors()
+        lost = float(x.lost) / float(rows.scale.min() * cols.scale.min())
+        size = jnp.asarray(float(np.sum(_singular_values(rows.undo(left), cols.undo(right)))) + lost)
         return [Condition("its nuclear norm is {:.6g}", size, size - float(self.radius))]
 
     def diameter(self, like: PyTree) -> Diameter:
         # Of the matrices; that of the sampled values may be smaller.
-        rows, cols = self._inverse_weights(np.float64)
-        return Diameter(2.0 * self.radius * float(rows.max() * cols.max()), False)
+        largest = 1.0
+        for side in self._sides(np.float64):
+            strongest = 0.0 if side.strengths is None else float(np.max(side.strengths, initial=0.0))
+            largest *= float(side.scale.max()) * (1 + strongest)
+        return Diameter(2.0 * self.radius * largest, False)

@@ -53,7 +53,7 @@ class _Spectral(ConvexSet):
         return eqx.tree_at(lambda s: (s.tol, s.max_products), self, (0.0 * self.tol, np.asarray(5000)))
 
 
-def first_basis(shape: tuple[int, int], dtype: Any) -> Basis:
+def first_basis(shape: tuple[int, ...], dtype: Any) -> Basis:
     """Noise, from which the leading directions emerge."""
     columns = min(8, *shape)
     return Basis(np.random.default_rng(_NOISE).standard_normal((shape[1], columns)).astype(dtype))
@@ -121,7 +121,9 @@ class NuclearBall(_Spectral):
         matrix, _ = one_matrix(self, x)
         return first_basis(matrix.shape, matrix.dtype)
 
-    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+    def low_rank_step(
+        self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int | None, verify: bool
+    ) -> LowRankStep:
         matrix, structure = one_matrix(self, x)
         operator = lowrank.dense(np.asarray(matrix) + np.asarray(one_matrix(self, shift)[0]))
         ball = functools.partial(lowrank.to_l1_ball, radius=float(self.radius))
@@ -205,7 +207,9 @@ class Spectraplex(_Spectral):
         matrix, _ = one_matrix(self, x, square=True)
         return first_basis(matrix.shape, matrix.dtype)
 
-    def low_rank_step(self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int, verify: bool) -> LowRankStep:
+    def low_rank_step(
+        self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int | None, verify: bool
+    ) -> LowRankStep:
         matrix, structure = one_matrix(self, x, square=True)
         n, eps, room = matrix.shape[0], float(self.eps), float(self._room(matrix.shape[0]))
         target = np.asarray(matrix) + np.asarray(one_matrix(self, shift, square=True)[0])

@@ -1,0 +1,14 @@
+"""Estimators in the manner of scikit-learn, built on the problems and methods of the layers below."""
+
+from __future__ import annotations
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError("bilevax.estimators needs scikit-learn: pip install 'bilevax[estimators]'.") from error
+
+from bilevax.estimators.completion import MatrixCompletion
+from bilevax.estimators.effects import effects_only
+from bilevax.estimators.model_file import load
+
+__all__ = ["MatrixCompletion", "effects_only", "load"]

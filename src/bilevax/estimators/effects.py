@@ -1,0 +1,68 @@
+"""Effects of rows and columns: what is left of a rating when nothing is known of tastes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bilevax.estimators.entries import Entries, checked
+from bilevax.sparse import Pattern, pattern
+
+
+class Effects:
+    """A number for each row and column, by ridge regression in closed form, rows and columns in turn."""
+
+    def __init__(self, known: Pattern, weights: np.ndarray, ridge: float):
+        self.known, self.ridge = known, ridge
+        self.counted = known.matrix(weights)
+        self.rows, self.cols = (np.zeros(n, weights.dtype) for n in known.shape)
+        self.row_counts, self.col_counts = self.counted.sum(axis=1).A1, self.counted.sum(axis=0).A1
+
+    def update(self, residual: np.ndarray) -> float:
+        """The best rows given the columns, then the best columns; `residual` is prediction minus value, and zero where
+        nothing is observed. Returns the largest change."""
+        left = self.known.matrix(residual)
+        ones = np.ones(self.known.shape[1], residual.dtype)
+        by_row = -(left @ ones + self.ridge * self.rows) / (self.row_counts + self.ridge)
+        by_col = left.T @ np.ones(self.known.shape[0], residual.dtype) + self.counted.T @ by_row
+        by_col = -(by_col + self.ridge * self.cols) / (self.col_counts + self.ridge)
+        self.rows, self.cols = self.rows + by_row, self.cols + by_col
+        return float(max(np.abs(by_row).max(), np.abs(by_col).max()))
+
+    def spread(self) -> np.ndarray:
+        """Their sum for each known entry."""
+        return self.known.spread(self.rows, self.cols)
+
+
+class EffectsOnly:
+    """The baseline: mean, row effect and column effect."""
+
+    def __init__(self, entries: Entries, ridge: float = 5.0):
+        known, order = pattern(entries.rows, entries.cols, entries.shape)
+        values = entries.values[order]
+        self.mean, self.range = float(values.mean()), (float(values.min()), float(values.max()))
+        effects = Effects(known, np.ones(len(values)), ridge)
+        for _ in range(30):
+            if effects.update(self.mean + effects.spread() - values) < 1e-4:
+                break
+        self.rows, self.cols = effects.rows, effects.cols
+
+    def predict(self, rows: Any, cols: Any) -> np.ndarray:
+        """Predictions in the range of the values; rows and columns never seen have no effect."""
+        found = self.mean + at(self.rows, rows) + at(self.cols, cols)
+        return np.clip(found, *self.range)
+
+
+def at(effects: np.ndarray, index: Any) -> np.ndarray:
+    """The numbers at these places, zero where there are none."""
+    index = np.asarray(index)
+    known = (index >= 0) & (index < len(effects))
+    found = np.zeros(index.shape, effects.dtype)
+    found[known] = effects[index[known]]
+    return found
+
+
+def effects_only(rows: Any, cols: Any, values: Any, *, ridge: float = 5.0) -> EffectsOnly:
+    """Fit mean, row and column effects alone."""
+    return EffectsOnly(checked(rows, cols, values), ridge)

@@ -1,0 +1,82 @@
+"""The observed entries of a matrix, from the forms in which people have them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+
+class Entries(NamedTuple):
+    """The entry (rows[i], cols[i]) of a matrix of this shape is values[i]; none is there twice."""
+
+    rows: np.ndarray
+    cols: np.ndarray
+    values: np.ndarray
+    shape: tuple[int, int]
+
+
+def is_triple(X: Any) -> bool:
+    """Whether X is `(rows, cols, values)`."""
+    return isinstance(X, (tuple, list)) and len(X) == 3 and all(np.ndim(part) == 1 for part in X)
+
+
+def is_pairs(X: Any, y: Any) -> bool:
+    """Whether X is a table of two columns of indices and y the values of those entries."""
+    if y is None or scipy.sparse.issparse(X) or np.ndim(X) != 2 or np.shape(X)[1] != 2:
+        return False
+    pairs = np.asarray(X)
+    return pairs.dtype.kind in "iuf" and bool(np.all(np.isfinite(pairs)) and np.all(pairs == np.floor(pairs)))
+
+
+def of_matrix(X: Any) -> Entries:
+    """The stored entries of a sparse matrix, or those of an array that are not NaN."""
+    if scipy.sparse.issparse(X):
+        found = X.tocoo()
+        rows, cols, values = found.row, found.col, found.data
+    else:
+        rows, cols = np.nonzero(~np.isnan(X))
+        values = X[rows, cols]
+    return checked(rows, cols, values, X.shape)
+
+
+def indices(name: str, given: Any, count: int) -> np.ndarray:
+    """Whole numbers, as many as there are values."""
+    found = np.asarray(given)
+    if found.shape != (count,):
+        raise ValueError(f"MatrixCompletion: {name} has shape {found.shape} for {count} values; give one for each.")
+    if found.dtype.kind not in "iu":
+        if found.dtype.kind != "f" or not np.all(found == np.floor(found)):
+            raise ValueError(
+                f"MatrixCompletion: {name} must be whole numbers, got {found.dtype}; number the ids first."
+            )
+        found = found.astype(np.int64)
+    return found
+
+
+def checked(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
+    """Entries that can be learned from; of those given twice the last one."""
+    values = np.asarray(values)
+    if values.ndim != 1 or values.dtype.kind not in "iufb":
+        raise ValueError(f"MatrixCompletion: values must be a vector of numbers, got {values.dtype}{values.shape}.")
+    if not len(values):
+        raise ValueError("MatrixCompletion: there is no observed entry.")
+    values = values.astype(float)
+    rows, cols = indices("rows", rows, len(values)), indices("cols", cols, len(values))
+    if not np.all(np.isfinite(values)):
+        first = int(np.nonzero(~np.isfinite(values))[0][0])
+        raise ValueError(f"MatrixCompletion: the value at position {first} is {values[first]}; leave such entries out.")
+    if min(rows.min(), cols.min()) < 0:
+        raise ValueError("MatrixCompletion: rows and cols are counted from zero, got a negative one.")
+    size = (int(rows.max()) + 1, int(cols.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
+    flat = rows.astype(np.int64) * size[1] + cols
+    order = np.argsort(flat, kind="stable")
+    last = np.append(flat[order][1:] != flat[order][:-1], True)
+    if not last.all():
+        warnings.warn(
+            f"{int(np.sum(~last))} entries are given more than once; the last value of each is kept.", stacklevel=4
+        )
+    keep = order[last]
+    return Entries(rows[keep], cols[keep], values[keep], size)

@@ -1,0 +1,74 @@
+"""A fitted completion on disk: arrays and a JSON header, never pickle."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevax.files import write_whole
+
+_FORMAT = 1
+_ARRAYS = (
+    "row_effects_",
+    "col_effects_",
+    "left_",
+    "right_",
+    "row_counts_",
+    "col_counts_",
+    "seen_starts_",
+    "seen_cols_",
+    "strengths_",
+    "col_directions_",
+    "from_directions_",
+)
+_NUMBERS = ("radius_", "alike_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
+
+
+def save(model: Any, path: str | Path, row_ids: Any = None, col_ids: Any = None) -> Path:
+    """Write a model whole or not at all."""
+    parameters = {name: value for name, value in model.get_params().items() if _plain(value)}
+    header = {"format": _FORMAT, "kind": "bilevax matrix completion", "parameters": parameters}
+    header |= {name: getattr(model, name) for name in _NUMBERS}
+    arrays = {name: getattr(model, name) for name in _ARRAYS}
+    arrays["row_ids"] = np.arange(len(model.left_)) if row_ids is None else np.asarray(row_ids)
+    arrays["col_ids"] = np.arange(len(model.right_)) if col_ids is None else np.asarray(col_ids)
+    for name in ("row_ids", "col_ids"):
+        if arrays[name].dtype.kind == "O":
+            arrays[name] = arrays[name].astype(str)
+    words = np.array(json.dumps(header))
+    return write_whole(path, lambda stream: np.savez_compressed(stream, header=words, **arrays), "wb")
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A saved model with the names of its rows and columns."""
+    from bilevax.estimators.completion import MatrixCompletion
+
+    path = Path(path)
+    refused = f"{path} is not a model written by bilevax"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            header = json.loads(str(stored["header"]))
+            arrays = {name: stored[name] for name in (*_ARRAYS, "row_ids", "col_ids")}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{refused}, or it is damaged.") from error
+    if not isinstance(header, dict) or header.get("kind") != "bilevax matrix completion":
+        raise ValueError(f"{refused}.")
+    if header["format"] > _FORMAT:
+        raise ValueError(f"{path} has format {header['format']}; this bilevax reads up to {_FORMAT}. Update bilevax.")
+    model = MatrixCompletion(**header["parameters"])
+    for name in _NUMBERS:
+        setattr(model, name, header[name])
+    model.range_ = (model.range_[0], model.range_[1])
+    for name in _ARRAYS:
+        setattr(model, name, arrays[name])
+    return model, arrays["row_ids"], arrays["col_ids"]

@@ -1,0 +1,57 @@
+"""y, the adjoint and the direction at one x: solved where the problem has formulas for them, otherwise tracked."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree, Scalar
+
+from bilevax import control, trees
+from bilevax.hypergradient import adjoint_step, solve_adjoint, solve_lower
+from bilevax.problem import BilevelProblem
+
+
+class Seen(eqx.Module):
+    """What was seen at x."""
+
+    y: PyTree
+    w: PyTree
+    F: PyTree
+    residual: PyTree
+    """`H w - f_y`; one zero where the adjoint is solved."""
+
+
+def has_solutions(problem: BilevelProblem) -> bool:
+    """Whether formulas solve the lower level and the adjoint."""
+    return problem.structure.solve_lower is not None and problem.structure.solve_adjoint is not None
+
+
+def solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
+    """By the formulas, as one compiled function unless they are host kernels."""
+    return (_solved if problem.structure.host else _compiled)(problem, trees.coordinates(x), y, w)
+
+
+def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
+    y = solve_lower(problem, x, y)
+    f_x, f_y = problem.upper_grads(x, y)
+    w = solve_adjoint(problem, x, y, f_y, w)
+    return Seen(y, w, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
+
+
+_compiled = jax.jit(_solved)
+
+
+def tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> Seen:
+    """By so many gradient steps on each."""
+    return _tracked(problem, trees.coordinates(x), y, w, alpha, steps)
+
+
+@jax.jit
+def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> Seen:
+    alpha = alpha.astype(trees.dtype(x))
+    y = control.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y)
+    f_x, f_y = problem.upper_grads(x, y)
+    lower = problem.linearize_lower(x, y)
+    w = control.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
+    return Seen(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
