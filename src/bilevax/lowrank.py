@@ -121,7 +121,7 @@ def shrunk(
     """
     most = min(operator.shape) if max_rank is None else min(max_rank, *operator.shape)
     random = np.random.default_rng(basis.shape[1])
-    dtype = basis.dtype
+    basis, dtype = basis[:, :most], basis.dtype
     while True:
         left = orthonormal(operator.times(basis))
         right = operator.back(left)

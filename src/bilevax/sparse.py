@@ -6,7 +6,9 @@ scipy's kernels on numpy views are five to twenty times as fast as XLA's scatter
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +20,8 @@ from jaxtyping import Array, Float, Int
 from bilevax.lowrank import Operator
 
 Values = Float[Array, " nnz"]
+BLOCKS, PARALLEL = 4, 1 << 18
+"""Row blocks that are multiplied side by side, and the entries from which on that pays."""
 CHUNK = 1 << 16
 """Entries sampled at once: the two gathered factors then stay in cache."""
 
@@ -41,6 +45,31 @@ class Pattern(eqx.Module):
         parts = (np.asarray(values), np.asarray(self.cols), np.asarray(self.starts))
         return scipy.sparse.csr_matrix(parts, shape=self.shape, copy=False)
 
+    def operator(self, values: np.ndarray) -> Operator:
+        """The sparse matrix with these values by its products, row blocks side by side on several cores."""
+        if self.size < PARALLEL:
+            matrix = self.matrix(values)
+            return Operator(self.shape, lambda block: matrix @ block, lambda block: matrix.T @ block)
+        values, cols, starts = (np.ascontiguousarray(v) for v in (values, self.cols, self.starts))
+        # As many blocks whatever the machine: the sums of `back` depend on them in the last digits.
+        ends = np.searchsorted(starts, np.linspace(0, self.size, BLOCKS + 1)[1:-1])
+        bounds = np.concatenate([[0], ends, [self.shape[0]]])
+        spans = [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
+        parts = []
+        for rows in spans:
+            entries = slice(int(starts[rows.start]), int(starts[rows.stop]))
+            own = starts[rows.start : rows.stop + 1] - starts[rows.start]
+            shape = (rows.stop - rows.start, self.shape[1])
+            parts.append(scipy.sparse.csr_matrix((values[entries], cols[entries], own), shape=shape, copy=False))
+
+        def times(block: np.ndarray) -> np.ndarray:
+            return np.concatenate(_side_by_side(lambda part: part @ block, parts))
+
+        def back(block: np.ndarray) -> np.ndarray:
+            return functools.reduce(np.add, _side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
+
+        return Operator(self.shape, times, back)
+
     def sample(self, left: Float[Array, "p r"] | np.ndarray, right: Float[Array, "q r"] | np.ndarray) -> np.ndarray:
         """The entries of `left @ right.T`."""
         left, right = (np.ascontiguousarray(v) for v in (left, right))
@@ -60,12 +89,24 @@ def sample(rows: np.ndarray, cols: np.ndarray, left: np.ndarray, right: np.ndarr
     found = np.empty(len(rows), np.result_type(left, right))
     loop = _compiled_dots()
     if loop is not None and left.shape[1] > 0:
-        loop(rows, cols, left, right, found)
+        count = BLOCKS if len(rows) >= PARALLEL else 1
+        bounds = np.linspace(0, len(rows), count + 1).astype(int)
+        _side_by_side(lambda a, b: loop(rows[a:b], cols[a:b], left, right, found[a:b]), bounds[:-1], bounds[1:])
         return found
     for begin in range(0, len(rows), CHUNK):
         part = slice(begin, begin + CHUNK)
         np.einsum("ij,ij->i", left[rows[part]], right[cols[part]], out=found[part])
     return found
+
+
+@functools.cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+
+
+def _side_by_side(job: Callable[..., Any], *parts: Iterable[Any]) -> list[Any]:
+    """What a job returns for each part; they run in threads, since the kernels let go of the interpreter."""
+    return list(_workers().map(job, *parts))
 
 
 def _dots(rows: Any, cols: Any, left: Any, right: Any, found: Any) -> None:
@@ -110,11 +151,10 @@ def top_pair(
     v = top_vector(lambda v: back(times(v)), _noisy(start), tol, max_products)
     Av = times(v)
     value = float(np.linalg.norm(Av))
-    if value == 0:  # every matrix is as good as zero
-        return 0.0, *(np.zeros(n, start.dtype) for n in operator.shape), 0.0
-    error = float(np.linalg.norm(back(Av) - value**2 * v)) / value
-    u = Av / value
-    return value, *((u, v) if tall else (v, u)), error
+    u = Av / value if value > 0 else Av  # every matrix is as good as zero
+    error = float(np.linalg.norm(back(u) - value * v))
+    left, right = (u, v) if tall else (v, u)
+    return value, left, right, error
 
 
 def _noisy(start: np.ndarray) -> np.ndarray:

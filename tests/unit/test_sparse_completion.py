@@ -5,18 +5,16 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_completion import COLS, OBSERVED, ROWS, M, P, Q, sides
 
 import bilevax as bx
-from bilevax import lowrank
+from bilevax import lowrank, sparse
 from bilevax.problems import matrix_completion, sparse_completion
-from bilevax.sets.sampled import Sampled, SampledNuclearBall, Term
+from bilevax.sets.sampled import Sampled, SampledNuclearBall, Side, Term
 from bilevax.sparse import pattern, top_pair
 
-P, Q, RADIUS = 30, 20, 20.0
-rng = np.random.default_rng(0)
-M = rng.standard_normal((P, 3)) @ rng.standard_normal((3, Q))
-OBSERVED = rng.random((P, Q)) < 0.6
-ROWS, COLS = np.nonzero(OBSERVED)
+RADIUS = 20.0
+rng = np.random.default_rng(7)
 FIRST = rng.random(len(ROWS)) < 0.7  # the entries of the upper level
 LAST = FIRST & (rng.random(len(ROWS)) < 0.4)  # those of them that the lower level does not have
 METHODS = {
@@ -39,10 +37,10 @@ def both(split=False, **options):
     masks = {name: mask[shuffled] for name, mask in masks.items()}
     dense, constants = matrix_completion(M, dense_masks[0], RADIUS, omega2=dense_masks[1], **options)
     parts = (ROWS[shuffled], COLS[shuffled], M[OBSERVED][shuffled])
-    sparse, same = sparse_completion(*parts, RADIUS, shape=(P, Q), **masks, **options)
+    observed, same = sparse_completion(*parts, RADIUS, shape=(P, Q), **masks, **options)
     assert float(constants.L_g) == float(same.L_g) and float(constants.C_y_f) == pytest.approx(float(same.C_y_f))
     dense = replace(dense, domain=bx.NuclearBall(RADIUS, tol=1e-13))
-    return dense, replace(sparse, domain=replace(sparse.domain, tol=1e-13, loose=0.0)), constants
+    return dense, replace(observed, domain=replace(observed.domain, tol=1e-13, loose=0.0)), constants
 
 
 @pytest.mark.parametrize(
@@ -55,9 +53,9 @@ def both(split=False, **options):
     ],
 )
 def test_every_lmo_method_has_the_iterates_of_the_dense_problem(name, split, options):
-    dense, sparse, constants = both(split, **options)
+    dense, observed, constants = both(split, **options)
     a = bx.solve(dense, METHODS[name](constants), jnp.zeros((P, Q)), jnp.zeros((P, Q)), steps=45)
-    b = bx.solve(sparse, METHODS[name](constants), steps=45)
+    b = bx.solve(observed, METHODS[name](constants), steps=45)
     np.testing.assert_allclose(b.x.values, np.asarray(a.x)[OBSERVED], atol=1e-8)
     left, right = b.x.factors()
     np.testing.assert_allclose(left @ right.T, a.x, atol=1e-8)
@@ -65,7 +63,7 @@ def test_every_lmo_method_has_the_iterates_of_the_dense_problem(name, split, opt
         np.testing.assert_allclose(b.trace[column], a.trace[column], rtol=1e-6, atol=1e-9)
     one, other = a.audit(), b.audit()
     np.testing.assert_allclose([other.ell, other.gap], [one.ell, one.gap], rtol=1e-8)
-    assert bool(sparse.domain.contains(b.x))
+    assert bool(observed.domain.contains(b.x))
     assert b.x.factors()[0].shape[1] <= 20 + 32  # merged once: memory is bounded by the rank
 
 
@@ -93,6 +91,51 @@ def test_the_leading_pair_is_that_of_a_dense_svd(shape, dtype):
     precision = 1e-5 if dtype == np.float32 else 1e-12
     assert value == pytest.approx(largest, rel=precision) and largest - value <= error + precision * largest
     np.testing.assert_allclose(u @ dense @ v, largest, rtol=precision)
+
+
+def test_sides_are_the_matrices_they_stand_for():
+    block = rng.standard_normal((P, 3))
+    (side, whole), _ = sides()
+    np.testing.assert_allclose(side.times(block), whole @ block)
+    np.testing.assert_allclose(side.back(block), whole.T @ block)
+    np.testing.assert_allclose(side.undo(block), np.linalg.solve(whole, block))
+
+
+def test_the_oracle_of_a_weighted_ball_is_that_of_a_dense_svd():
+    (rows, A), (cols, B) = sides()
+    known, _ = pattern(ROWS, COLS, (P, Q))
+    domain = SampledNuclearBall(known, 3.0, rows, cols, tol=1e-12, loose=0.0)
+    direction = np.random.default_rng(6).standard_normal(known.size)
+    s, memory = domain.lmo(jnp.asarray(direction), domain.start(jnp.zeros(known.size)))
+    dense = A.T @ known.matrix(direction).toarray() @ B
+    assert float(jnp.vdot(direction, s.values)) == pytest.approx(-3.0 * np.linalg.norm(dense, 2), rel=1e-9)
+    left, right = s.factors()
+    size = np.linalg.norm(np.linalg.solve(A, left @ right.T) @ np.linalg.inv(B).T, "nuc")
+    assert size == pytest.approx(3.0) and bool(domain.contains(s)) and not bool(domain.contains(s, tol=-1.0))
+    assert float(memory.error) < 1e-6
+
+
+def test_products_of_many_entries_do_not_depend_on_how_they_are_divided(monkeypatch):
+    known, _ = pattern(ROWS, COLS, (P, Q))
+    values, right, left = rng.standard_normal(known.size), rng.standard_normal((Q, 4)), rng.standard_normal((P, 4))
+    whole, sampled = known.matrix(values).toarray(), known.sample(left, right)
+    monkeypatch.setattr(sparse, "PARALLEL", 10)
+    divided = known.operator(values)
+    np.testing.assert_allclose(divided.times(right), whole @ right)
+    np.testing.assert_allclose(divided.back(left), whole.T @ left)
+    np.testing.assert_array_equal(known.sample(left, right), sampled)
+    monkeypatch.setattr(sparse, "_compiled_dots", lambda: None)  # as without numba
+    np.testing.assert_allclose(known.sample(left, right), sampled)
+
+
+def test_bad_sides_are_refused():
+    known, _ = pattern(ROWS, COLS, (P, Q))
+    with pytest.raises(ValueError, match="the scale of rows must be 30 positive"):
+        SampledNuclearBall(known, 1.0, Side(np.ones(3)))
+    with pytest.raises(ValueError, match="the vectors of cols must be orthonormal"):
+        SampledNuclearBall(known, 1.0, None, Side(np.ones(Q), np.ones((Q, 2)), np.ones(2)))
+    with pytest.raises(ValueError, match="a strength of at least 0"):
+        SampledNuclearBall(known, 1.0, None, Side(np.ones(Q), np.eye(Q)[:, :2], -np.ones(2)))
 
 
 def test_a_zero_direction_has_an_answer():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ class Course:
         before = getattr(self, "effects", None)
         self.effects = Effects(self.known, weights, self.options.ridge)
         if before is not None:
-            self.effects.rows, self.effects.cols = before.rows, before.cols
+            self.effects.move_to(before.rows, before.cols)
         if x is None:
             x = domain.vertex(mask) if self.state is None else self.state.x
         self._settle_effects(x)
@@ -83,7 +84,7 @@ class Course:
     def start_from(self, left: np.ndarray, right: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
         """Begin where an earlier fit ended."""
         self.effects = Effects(self.known, np.ones_like(self.values), self.options.ridge)
-        self.effects.rows, self.effects.cols = rows, cols
+        self.effects.move_to(rows, cols)
         x = Sampled(jnp.asarray(self.known.sample(left, right)), (Term(1.0, left, right),))
         self._restart(x)
 
@@ -117,12 +118,12 @@ class Course:
             self._offset()
         return float(np.dot(direction, direction)) / self.count
 
-    def run(self, most: int, tol: float) -> int:
-        """Steps until the training error settles; how many there were."""
+    def run(self, most: int, tol: float, enough: Callable[[], bool] = lambda: False) -> int:
+        """Steps until the training error settles or it is enough; how many there were."""
         before = np.inf
         for k in range(1, most + 1):
             found = self.step()
-            if abs(before - found) <= tol * found:
+            if enough() or abs(before - found) <= tol * found:
                 return k
             before = found
         return most
@@ -150,9 +151,7 @@ def likeness(known: Pattern, weights: np.ndarray, directions: int) -> Likeness |
     if directions < 2 or min(known.shape) < 3:
         return None
     by_row, by_col = (damped(counts) for counts in _counts(known, weights))
-    matrix = known.matrix(known.scaled(weights, by_row, by_col))
-    back = matrix.T
-    operator = lowrank.Operator(known.shape, lambda block: matrix @ block, lambda block: back @ block)
+    operator = known.operator(known.scaled(weights, by_row, by_col))
     found = Likeness(*lowrank.leading(operator, min(directions, min(known.shape) - 1)))
     told = int(np.sum(found.values > 1e-2 * found.values[0]))  # a full matrix has one direction, which tells nothing
     return Likeness(found.rows[:, :told], found.values[:told], found.cols[:, :told]) if told > 1 else None

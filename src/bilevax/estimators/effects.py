@@ -16,6 +16,7 @@ class Effects:
     def __init__(self, known: Pattern, weights: np.ndarray, ridge: float):
         self.known, self.ridge = known, ridge
         self.counted = known.matrix(weights)
+        self._spread: np.ndarray | None = None
         self.rows, self.cols = (np.zeros(n, weights.dtype) for n in known.shape)
         self.row_counts, self.col_counts = self.counted.sum(axis=1).A1, self.counted.sum(axis=0).A1
 
@@ -27,12 +28,18 @@ class Effects:
         by_row = -(left @ ones + self.ridge * self.rows) / (self.row_counts + self.ridge)
         by_col = left.T @ np.ones(self.known.shape[0], residual.dtype) + self.counted.T @ by_row
         by_col = -(by_col + self.ridge * self.cols) / (self.col_counts + self.ridge)
-        self.rows, self.cols = self.rows + by_row, self.cols + by_col
+        self.move_to(self.rows + by_row, self.cols + by_col)
         return float(max(np.abs(by_row).max(), np.abs(by_col).max()))
+
+    def move_to(self, rows: np.ndarray, cols: np.ndarray) -> None:
+        """Other effects than these."""
+        self.rows, self.cols, self._spread = rows, cols, None
 
     def spread(self) -> np.ndarray:
         """Their sum for each known entry."""
-        return self.known.spread(self.rows, self.cols)
+        if self._spread is None:
+            self._spread = self.known.spread(self.rows, self.cols)
+        return self._spread
 
 
 class EffectsOnly:

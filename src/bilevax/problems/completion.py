@@ -8,10 +8,16 @@ Added to X where it is compared with Y may be a fixed `offset`, such as effects 
 R is the pseudo-Huber loss. The paper prints c = 1/|Omega2| (`data_term="mean"`): the data then weigh next to nothing,
 the optimum is x = 0 up to a thousandth and the normalized error of a perfect solver is 1. `data_term="sum"`, c = 1, is
 our default and does what the text describes.
+
+`data_loss="pseudo-huber"` replaces (V - M)^2 by 2 d^2 (sqrt(1 + ((V - M)/d)^2) - 1), which is as curved at M but grows
+only linearly beyond `outlier` = d. Without regularizer the upper level then is the mean of (c / lambda2)^2 times
+s^2 d^2 / (s^2 + d^2), s = Y - M. This is bounded: the farther an outlier, the less it pulls. But X sees none that is
+nearer than about (1 + c / lambda2) d, so lambda2 should be of order c.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -34,16 +40,29 @@ def upper(x: Matrix, y: Matrix, data: Data) -> Scalar:
 
 def lower(x: Matrix, y: Matrix, data: Data) -> Scalar:
     """Data term, pseudo-Huber regularizer and distance to X."""
-    delta = data["delta"]
-    observed = data["weight"] * jnp.sum(data["omega2"] * (y - data["M"]) ** 2)
-    huber = jnp.sum(delta**2 * (jnp.sqrt(1 + (y / delta) ** 2) - 1))
+    delta, apart = data["delta"], y - data["M"]
+    loss = 2 * _pseudo_huber(apart, data["outlier"]) if robust(data) else apart**2
+    observed = data["weight"] * jnp.sum(data["omega2"] * loss)
+    huber = jnp.sum(_pseudo_huber(y, delta))
     return observed + data["lambda1"] * huber + data["lambda2"] * jnp.sum((x + data["offset"] - y) ** 2)
+
+
+def robust(data: Data) -> bool:
+    """Whether the data term is the pseudo-Huber loss; known without looking at any number, so before compilation."""
+    return "outlier" in data
+
+
+def _pseudo_huber(v: Matrix, scale: Scalar) -> Matrix:
+    return scale**2 * (jnp.sqrt(1 + (v / scale) ** 2) - 1)
 
 
 def hessian_diagonal(x: Matrix, y: Matrix, data: Data) -> Matrix:
     """The lower Hessian, which is diagonal."""
     root = jax.lax.rsqrt(1 + (y / data["delta"]) ** 2)  # its cube: a general power takes ten times as long
-    return 2 * data["weight"] * data["omega2"] + data["lambda1"] * root**3 + 2 * data["lambda2"]
+    observed = 2 * data["weight"] * data["omega2"]
+    if robust(data):
+        observed = observed * jax.lax.rsqrt(1 + ((y - data["M"]) / data["outlier"]) ** 2) ** 3
+    return observed + data["lambda1"] * root**3 + 2 * data["lambda2"]
 
 
 def hvp(x: Matrix, y: Matrix, w: Matrix, data: Data) -> Matrix:
@@ -64,9 +83,12 @@ def solve_adjoint(x: Matrix, y: Matrix, b: Matrix, data: Data) -> Matrix:
 def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
     """y*(x), entry by entry, by Newton's method from y.
 
-    The minimiser lies between 0 and that of the quadratic part. The derivative is concave in magnitude there, so that
-    Newton's method, which the bracket keeps inside, is monotone after at most one step beyond the root.
+    With the squared loss the minimiser lies between 0 and that of the quadratic part. The derivative is concave in
+    magnitude there, so that Newton's method, which the bracket keeps inside, is monotone after at most one step beyond
+    the root.
     """
+    if robust(data):
+        return _solve_robust(x, y, data)
     observed = data["weight"] * data["omega2"]
     target = (observed * data["M"] + data["lambda2"] * (x + data["offset"])) / (observed + data["lambda2"])
     low, high = jnp.minimum(target, 0), jnp.maximum(target, 0)
@@ -93,6 +115,53 @@ def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
     return jax.lax.while_loop(unfinished, newton, start)[0]
 
 
+def _solve_robust(x: Matrix, y: Matrix, data: Data) -> Matrix:
+    """The same for the pseudo-Huber data term, by Newton's method with bisection.
+
+    The derivative increases, but is neither concave nor convex between 0, x and M, where the minimiser is. A step that
+    leaves the bracket, or follows one that did not halve the derivative, is replaced by one to the middle. So any two
+    steps halve the derivative or the bracket.
+    """
+    observed, goal, eps = data["weight"] * data["omega2"], x + data["offset"], jnp.finfo(x.dtype).eps
+    ends = (goal, jnp.where(observed > 0, data["M"], goal), jnp.where(data["lambda1"] > 0, 0, goal))
+    low, high = functools.reduce(jnp.minimum, ends), functools.reduce(jnp.maximum, ends)
+    scale = jnp.minimum(data["outlier"], data["delta"])
+    rounding = 4 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+    near = jnp.maximum(0.1 * eps**0.5 * jnp.minimum(high - low, scale), rounding)  # the next step is lost in rounding
+
+    def slope(v: Matrix) -> Matrix:
+        apart = v - data["M"]
+        loss = observed * apart * jax.lax.rsqrt(1 + (apart / data["outlier"]) ** 2)
+        huber = data["lambda1"] * v * jax.lax.rsqrt(1 + (v / data["delta"]) ** 2)
+        return 2 * loss + huber + 2 * data["lambda2"] * (v - goal)
+
+    def step(carry: _Search) -> _Search:
+        v, found = carry.v, slope(carry.v)
+        low, high = jnp.where(found < 0, v, carry.low), jnp.where(found > 0, v, carry.high)
+        newton = v - found / hessian_diagonal(x, v, data)
+        fits = (newton >= low) & (newton <= high) & (jnp.abs(found) <= 0.5 * carry.slope)
+        following = jnp.where(carry.done, v, jnp.where(fits, newton, 0.5 * (low + high)))
+        done = carry.done | (fits & (jnp.abs(following - v) <= near)) | (high - low <= rounding)
+        return _Search(following, low, high, jnp.abs(found), done, carry.k + 1)
+
+    def unfinished(carry: _Search) -> Array:
+        return ~jnp.all(carry.done) & (carry.k < 200)
+
+    start = _Search(jnp.clip(y, low, high), low, high, jnp.full_like(low, jnp.inf), high <= low, jnp.asarray(0))
+    return jax.lax.while_loop(unfinished, step, start).v
+
+
+class _Search(NamedTuple):
+    """Where the search for a zero of the derivative is, entry by entry: a bracket, the last derivative, the end."""
+
+    v: Matrix
+    low: Matrix
+    high: Matrix
+    slope: Matrix
+    done: Bool[Array, "p q"]
+    k: Array
+
+
 STRUCTURE = LowerStructure(hvp, cross, hessian_diagonal, solve_lower, solve_adjoint)
 
 
@@ -107,6 +176,8 @@ def setting(
     lambda1: float = 0.05,
     lambda2: float = 0.05,
     delta: float = 0.9,
+    data_loss: str = "squared",
+    outlier: float = 1.0,
 ) -> tuple[Data, Constants]:
     """The data of the two levels and the constants; `M` and the masks are matrices, or lists of their known entries."""
     if data_term not in ("sum", "mean"):
@@ -120,6 +191,10 @@ def setting(
         raise ValueError(
             f"matrix_completion: need lambda1 >= 0, lambda2 > 0 and delta > 0, got {lambda1}, {lambda2}, {delta}."
         )
+    if data_loss not in ("squared", "pseudo-huber"):
+        raise ValueError(f"matrix_completion: data_loss must be 'squared' or 'pseudo-huber', got {data_loss!r}.")
+    if not outlier > 0:
+        raise ValueError(f"matrix_completion: outlier, the scale of the data loss, must be above 0, got {outlier}.")
     omega2 = omega1 if omega2 is None else omega2
     for name, mask in (("omega1", omega1), ("omega2", omega2)):
         if np.shape(mask) != np.shape(M) or np.asarray(mask).dtype != bool:
@@ -140,6 +215,8 @@ def setting(
         "offset": 0.0,
         "count1": float(np.sum(omega1)),
     }
+    if data_loss == "pseudo-huber":
+        numbers["outlier"] = outlier  # the key alone tells the functions above which loss it is
     data: Data = {
         "M": jnp.asarray(np.where(observed, M, 0.0), dtype),
         "omega1": jnp.asarray(omega1, dtype),
@@ -147,15 +224,16 @@ def setting(
         **{name: jnp.asarray(value, dtype) for name, value in numbers.items()},
     }
     # Entries outside Omega2 have the least curvature, where the pseudo-Huber loss is flat; zero ones inside the most.
-    # |x - y*| is at most |x| + |M| entry by entry, since y* lies between 0 and a mean of x and M.
+    # |x - y*| is at most |x| + |M| entry by entry, since y* lies between the least and the greatest of 0, x and M.
     farthest = radius + float(np.linalg.norm(np.where(omega1, data["M"], 0.0)))
     curved = 2 / numbers["count1"]
+    sharpest = 1.5 * 1.25**-2.5  # the third derivative of the pseudo-Huber loss at half its scale, times the scale
     constants = Constants(
         2 * lambda2,
         2 * weight + lambda1 + 2 * lambda2,
         C_yx_g=2 * lambda2,
         L_yx_g=0.0,
-        L_yy_g=lambda1 * 1.5 * 1.25**-2.5 / delta,  # the third derivative of the pseudo-Huber loss peaks at delta / 2
+        L_yy_g=sharpest * (lambda1 / delta + (2 * weight / outlier if data_loss == "pseudo-huber" else 0.0)),
         L_xx_f=curved,
         L_xy_f=curved,
         L_yx_f=curved,
@@ -177,6 +255,8 @@ def matrix_completion(
     lambda1: float = 0.05,
     lambda2: float = 0.05,
     delta: float = 0.9,
+    data_loss: str = "squared",
+    outlier: float = 1.0,
 ) -> tuple[BilevelProblem, Constants]:
     """The dense problem and its constants.
 
@@ -186,6 +266,7 @@ def matrix_completion(
         radius: bound on the nuclear norm.
         data_term: "sum", or "mean" as printed in the paper.
         regularizer: "pseudo-huber" or None.
+        data_loss: of the lower level, "squared", or "pseudo-huber" of scale `outlier` for data with gross errors.
     """
     data, constants = setting(
         M,
@@ -197,6 +278,8 @@ def matrix_completion(
         lambda1=lambda1,
         lambda2=lambda2,
         delta=delta,
+        data_loss=data_loss,
+        outlier=outlier,
     )
     return BilevelProblem(upper, lower, NuclearBall(radius), data, structure=STRUCTURE), constants
 

@@ -125,7 +125,9 @@ class Side(NamedTuple):
 
     def cast(self, dtype: Any) -> Side:
         """The same in another precision."""
-        return Side(*(None if part is None else np.asarray(part, dtype) for part in self))
+        if self.vectors is None or self.strengths is None:
+            return Side(np.asarray(self.scale, dtype))
+        return Side(*(np.asarray(part, dtype) for part in (self.scale, self.vectors, self.strengths)))
 
 
 def _check_side(name: str, side: Side | None, count: int) -> None:
@@ -140,7 +142,7 @@ def _check_side(name: str, side: Side | None, count: int) -> None:
             raise ValueError(
                 f"SampledNuclearBall: the vectors of {name} must be orthonormal columns of length {count}."
             )
-        if np.shape(side.strengths) != (rank,) or not np.all(np.asarray(side.strengths) >= 0):
+        if side.strengths is None or np.shape(side.strengths) != (rank,) or not np.all(np.asarray(side.strengths) >= 0):
             raise ValueError(f"SampledNuclearBall: {name} needs a strength of at least 0 for each of its vectors.")
 
 
@@ -186,8 +188,7 @@ class SampledNuclearBall(ConvexSet):
         scaled = values
         if self.rows is not None or self.cols is not None:
             scaled = self.pattern.scaled(values, rows.scale, cols.scale)
-        sparse = self.pattern.matrix(scaled)
-        back = sparse.T
+        sparse = self.pattern.operator(scaled)
         # The scales are in the sparse matrix, where they cost nothing more.
         alike_rows, alike_cols = (
             rows._replace(scale=np.ones(1, values.dtype)),
@@ -195,8 +196,8 @@ class SampledNuclearBall(ConvexSet):
         )
         return lowrank.Operator(
             self.pattern.shape,
-            lambda block: alike_rows.back(sparse @ alike_cols.times(block)),
-            lambda block: alike_cols.back(back @ alike_rows.times(block)),
+            lambda block: alike_rows.back(sparse.times(alike_cols.times(block))),
+            lambda block: alike_cols.back(sparse.back(alike_rows.times(block))),
         )
 
     @property
@@ -259,7 +260,7 @@ class SampledNuclearBall(ConvexSet):
         scaled = found.left * found.values
         # |A B^T - C D^T|^2 from products of the factors.
         a, b = np.column_stack([scaled, -left]), np.column_stack([found.right, right])
-        squared = float(np.sum(lowrank.coordinates(a, a) * lowrank.coordinates(b, b)))
+        squared = float(np.sum((a.T @ a) * (b.T @ b), dtype=float))
         term = Term(1.0, rows.times(scaled), cols.times(found.right))
         sampled = jnp.asarray(self.pattern.sample(term.left, term.right))
         moved = Sampled(sampled, (term,), 0.0, x.limit, x.rank)

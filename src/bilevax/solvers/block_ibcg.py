@@ -114,7 +114,7 @@ class BlockIBCG(eqx.Module):
         """y, the adjoint and the direction at x, from those nearby."""
         if has_solutions(problem):
             return solved(problem, x, y, w)
-        return tracked(problem, x, y, w, jnp.asarray(for_steps(self.constants).alpha), self.inner)
+        return tracked(problem, x, y, w, jnp.asarray(for_steps(self.constants).alpha), jnp.asarray(self.inner))
 
     def _cost(self, problem: BilevelProblem, looks: int) -> Counts:
         steps = 0 if has_solutions(problem) else int(self.inner)
