@@ -99,7 +99,10 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
     # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
     finite = chunk.finite & jnp.isfinite(trees.total(info.direction))
     # Reductions are a good part of a small step, and only those of a chunk's last step are ever read.
-    seen = jax.lax.cond(last, look, lambda: chunk.seen) if isinstance(last, jax.Array) else look()
+    if isinstance(last, jax.Array):
+        seen = jax.lax.cond(last, look, lambda: chunk.seen)
+    else:
+        seen = look() if last else chunk.seen
     return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
 
 
@@ -122,8 +125,8 @@ def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, cou
 def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """The same, un-jitted: oracles are compiled one by one or are host kernels."""
     chunk = _empty(solver, state)
-    for _ in range(int(count)):
-        chunk = _one(problem, solver, chunk, key, True)
+    for i in range(int(count)):
+        chunk = _one(problem, solver, chunk, key, i == int(count) - 1)
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
 
 

@@ -145,7 +145,7 @@ def zeros_like(x: PyTree) -> PyTree:
 
 def all_finite(tree: PyTree) -> Array:
     """Whether no floating-point leaf holds a NaN or an infinity."""
-    floating = [v for v in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)]
+    floating = [v for v in jax.tree.leaves(coordinates(tree)) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in floating] or [jnp.array(True)]))
 
 

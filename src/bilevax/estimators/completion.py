@@ -266,7 +266,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     def _keep(self, course: Course, entries: Entries) -> None:
         x = course.state.x
         self.mean_, self.range_ = course.mean, (float(entries.values.min()), float(entries.values.max()))
-        self.row_effects_, self.col_effects_ = np.asarray(course.effects.rows), np.asarray(course.effects.cols)
+        self.row_effects_, self.col_effects_ = (
+            np.asarray(effects, float) for effects in (course.effects.rows, course.effects.cols)
+        )
         self.left_, self.right_ = (np.asarray(factor, float) for factor in x.factors())
         self.rank_, self.n_steps_ = course.rank, course.steps
         self.row_counts_ = np.asarray(course.effects.row_counts)
@@ -298,7 +300,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
                 return self.complete(rows)
         rows, cols = np.atleast_1d(rows), np.atleast_1d(cols)
         rows, cols = forms.indices("rows", rows, len(cols)), forms.indices("cols", cols, len(cols))
-        found = self.mean_ + at(self.row_effects_, rows) + at(self.col_effects_, cols)
+        found = self.mean_ + at(self.row_effects_, rows) + at(self.col_effects_, cols)  # in double precision
         known = (rows >= 0) & (rows < len(self.left_)) & (cols >= 0) & (cols < len(self.right_))
         found[known] += sample(rows[known], cols[known], self.left_, self.right_)
         return self._in_range(found)

@@ -6,6 +6,7 @@ import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Scalar
@@ -24,6 +25,9 @@ from bilevax.sets.contract import (
 )
 from bilevax.sets.spectral import first_basis
 from bilevax.sparse import Pattern, top_pair
+
+
+_move_values = jax.jit(trees.move)  # one pass over the entries instead of three
 
 
 class Term(NamedTuple):
@@ -54,7 +58,7 @@ class Sampled(trees.Point):
     def move(self, target: Sampled, gamma: Scalar) -> Sampled:
         """Towards another point, or away from it."""
         step, keep = float(gamma), 1.0 - float(gamma)
-        values = trees.move(self.values, target.values, gamma)
+        values = _move_values(self.values, target.values, gamma)
         scaled = [(keep, self.terms), (step, target.terms)]
         terms = tuple(Term(share * c, u, v) for share, parts in scaled for c, u, v in parts)
         lost = abs(keep) * self.lost + abs(step) * target.lost
