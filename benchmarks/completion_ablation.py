@@ -14,11 +14,12 @@ import platform
 import shlex
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import jax
@@ -53,9 +54,10 @@ class Lowered(MatrixCompletion):
 
 
 class SplitCourse(Course):
-    """Two levels with entries of their own: one half of them in Omega1, all or the other half in Omega2."""
+    """Two levels with entries of their own."""
 
     def __init__(self, entries, options, disjoint):
+        """A random half of the entries is Omega1, the other half or all of them are Omega2."""
         super().__init__(entries, options)
         self.first = np.random.default_rng(0).random(len(self.values)) < 0.5
         self.second = ~self.first if disjoint else np.ones_like(self.first)
@@ -110,9 +112,9 @@ def plain(task, defaults, **options):
     return Fit(model, model.predict)
 
 
-def at_radius(task, defaults, factor):
+def at_radius(task, defaults, factor, **options):
     """The radius, given as a multiple of the one that the path finds, with the likeness it finds."""
-    return plain(task, defaults, radius=factor * defaults["radius"], alike=defaults["alike"])
+    return plain(task, defaults, radius=factor * defaults["radius"], alike=defaults["alike"], **options)
 
 
 def after_effects(task, defaults, *, course=Course, **options):
@@ -162,9 +164,11 @@ RANKS = {
     DEFAULTS: PARTS[DEFAULTS],
     "`max_rank=None`": Variant(partial(plain, max_rank=None), SMALL),
 }
+FOUND, OPTIMUM = "the radius found", "the same, `tol=1e-6`, `max_steps=500`"
 RADII = {
     DEFAULTS: PARTS[DEFAULTS],
-    "the radius found": Variant(partial(at_radius, factor=1.0)),
+    FOUND: Variant(partial(at_radius, factor=1.0)),
+    OPTIMUM: Variant(partial(at_radius, factor=1.0, tol=1e-6, max_steps=500), SMALL),
     "half of it": Variant(partial(at_radius, factor=0.5)),
     "twice it": Variant(partial(at_radius, factor=2.0)),
 }
@@ -256,6 +260,7 @@ class Store:
     """Figures by name, in a file if there is one."""
 
     def __init__(self, path):
+        """Begin with what the file holds."""
         self.path = path
         self.found = json.loads(path.read_text()) if path is not None and path.exists() else {}
 
@@ -272,11 +277,10 @@ class Store:
 def run_clean(store, data, seed):
     """All variants on one split."""
     task = rated(data, seed)
-    defaults: dict[str, Any] = {}
+    defaults = store.get(f"{data}/{seed}/{DEFAULTS}", lambda: figures(plain(task, {}), task))
     for name, variant in CLEAN.items():
         if data in variant.on:
-            found = store.get(f"{data}/{seed}/{name}", lambda fit=variant.fit: figures(fit(task, defaults), task))
-            defaults = defaults or found
+            store.get(f"{data}/{seed}/{name}", lambda fit=variant.fit: figures(fit(task, defaults), task))
 
 
 def run_disturbed(store, share, seed):
@@ -310,6 +314,7 @@ class Summary:
     """Means over seeds of the fits under one name, and differences of fits to the same seeds."""
 
     def __init__(self, store, data, seeds):
+        """Of these data and seeds."""
         self.store, self.data, self.seeds = store, data, seeds
 
     def values(self, name, what="rmse"):
@@ -328,8 +333,14 @@ class Summary:
         """Mean difference of RMSE on the same seeds; above zero is worse."""
         return statistics.mean(a - b for a, b in zip(self.values(name), self.values(to), strict=True))
 
+    def time(self, name):
+        """As a share of that of the defaults."""
+        return f"{self.mean(name, 'seconds') / self.mean(DEFAULTS, 'seconds'):.0%}"
+
     def cells(self, name, to):
         """RMSE and its spread, the difference and its spread, rank and seconds."""
+        if not self.has(name):
+            return dict.fromkeys(("RMSE", "difference", "rank", "seconds"), "–")
         apart = [a - b for a, b in zip(self.values(name), self.values(to), strict=True)]
         found = {
             "RMSE": spread(self.values(name), "{:.4f}"),
@@ -353,16 +364,23 @@ def table(summaries, names, first, to=DEFAULTS, *, held_out=False):
         row = {first: name}
         for summary in summaries:
             label = f", {summary.data.upper()}" if len(summaries) > 1 else ""
-            cells = (
-                summary.cells(name, to)
-                if summary.has(name)
-                else dict.fromkeys(("RMSE", "difference", "rank", "seconds"), "–")
-            )
+            cells = summary.cells(name, to)
             if held_out:
                 cells["held-out RMSE"] = f"{statistics.mean(min(p) for p in summary.values(name, 'path')):.4f}"
             row |= {key + label: cell for key, cell in cells.items()}
         rows.append(row)
     return markdown(rows)
+
+
+def prose(*sentences):
+    """A paragraph."""
+    words = " ".join(" ".join(sentences).split())
+    return textwrap.fill(words, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def section(title, *blocks):
+    """A heading and what is below it."""
+    return "\n\n".join([f"## {title}", *blocks])
 
 
 def worse(value):
@@ -372,223 +390,194 @@ def worse(value):
 
 def page(store, data, seeds, command):
     """The whole page."""
-    small = Summary(store, "100k", seeds)
     clean = [Summary(store, d, seeds if d == "100k" else seeds[:1]) for d in data]
-    fits = len(store.found)
-    minutes = sum(row["seconds"] for row in store.found.values()) / 60
-    parts = [introduction(seeds, data, command, fits, minutes)]
-    parts += [part_section(clean), rank_section(clean), radius_section(clean), level_section(clean)]
+    parts = [introduction(store, seeds, data, command)]
+    parts += [write(clean) for write in (part_section, rank_section, radius_section, level_section)]
     if "100k" in data:
-        parts += [split_section(small), disturbed_section(store, seeds)]
+        parts += [split_section(Summary(store, "100k", seeds)), disturbed_section(store, seeds)]
     parts.append(synthetic_section(store, seeds))
-    return "\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
-def introduction(seeds, data, command, fits, minutes):
+def introduction(store, seeds, data, command):
     """What was done, and how."""
-    large = f" {NAMES['1m']} is run for seed {seeds[0]} only." if "1m" in data else ""
-    return f"""# Matrix completion, part by part
-
-`bx.estimators.MatrixCompletion` adds up a mean, effects of rows and columns, and a low-rank matrix in a ball of a trace
-norm. The ball is weighted by counts, knows which rows and columns have entries in the same places, and gets its radius
-from held-out entries. This page leaves out one part at a time, and then asks what the lower level of the bilevel
-problem adds: nothing on clean ratings, much on data with gross errors. It is written by
-
-```
-{command}
-```
-
-A seed s decides the test set: the ratings where `numpy.random.default_rng(s).random(n) < 0.1`. All else is for the fit,
-which holds out its own tenth of that to choose the radius. Figures are means over the seeds {", ".join(map(str, seeds))}
-± standard deviation. Differences are to the first line named in the text, seed by seed, so their spread is the one to
-judge by; above zero is worse.{large} The rank is that of the low-rank part. Seconds are CPU seconds of one fit on one
-core that had other work too, compilation apart: take them as rough.
-
-{fits} fits, {minutes:.0f} minutes; bilevax {bx.__version__}, jax {jax.__version__}, numpy {np.__version__},
-{platform.system()} {platform.machine()}.
-"""
+    minutes = sum(row["seconds"] for row in store.found.values()) / 60
+    versions = f"bilevax {bx.__version__}, jax {jax.__version__}, numpy {np.__version__}"
+    blocks = [
+        "# Matrix completion, part by part",
+        prose(
+            "`bx.estimators.MatrixCompletion` adds up a mean, effects of rows and columns, and a low-rank matrix in a",
+            "ball of a trace norm. The norm is weighted by counts and knows which rows and columns have entries in the",
+            "same places; held-out entries choose its radius. This page leaves out one part at a time, and then asks",
+            "what the lower level of the bilevel problem adds. It is written by",
+        ),
+        f"```\n{command}\n```",
+        prose(
+            "A seed s decides the test set: the ratings where `numpy.random.default_rng(s).random(n) < 0.1`. The rest",
+            "is for the fit, which holds out a tenth of that to choose the radius. Figures are means ± standard",
+            f"deviation over the seeds {', '.join(map(str, seeds))}.",
+            f"{NAMES['1m']} is run for seed {seeds[0]} only." if "1m" in data else "",
+            "Differences are to the defaults unless a section says otherwise, seed by seed, and their spread is the",
+            "one to judge them by; above zero is worse. The rank is that of the low-rank part. Seconds are CPU seconds",
+            "of one fit, compilation apart, on one core that had other work at the same time: they are rough.",
+        ),
+        prose(f"{len(store.found)} fits, {minutes:.0f} minutes; {versions}, {platform.system()} {platform.machine()}."),
+    ]
+    return "\n\n".join(blocks)
 
 
 def part_section(clean):
     """Likeness, weights, effects."""
-    names = list(PARTS)
-    _, alike, weighted, both, none, before = names
-    told = []
-    for s in clean:
-        d = s.difference
-        told.append(
-            f"On {NAMES[s.data]} the RMSE is {worse(d(alike))} without likeness, {worse(d(weighted))} without weights "
-            f"and {worse(d(both))} without both."
-        )
-    first = clean[0]
-    return f"""## What each part is worth
-
-{table(clean, names, "left out")}
-
-{" ".join(told)} {
-        PARTS_REMARK.format(
-            none=worse(first.difference(none)), before=worse(first.difference(before)), data=NAMES[first.data]
-        )
-    }
-"""
-
-
-PARTS_REMARK = (
-    "Without effects it is {none} on {data}: the low-rank part then has to spend its norm on them. Fitting them before "
-    "instead of jointly makes it {before}."
-)
+    _, alike, weighted, both, none, before = PARTS
+    told = [
+        f"On {NAMES[s.data]} the RMSE is {worse(s.difference(alike))} without likeness, "
+        f"{worse(s.difference(weighted))} without weights, {worse(s.difference(both))} "
+        f"without both, {worse(s.difference(none))} without effects, and "
+        f"{worse(s.difference(before))} if they are fitted before."
+        for s in clean
+    ]
+    remark = (
+        "The likeness is worth most: who rated what says something of tastes that the ratings alone do not. It is also "
+        "most of the time. Without effects the low-rank part has to spend its norm on them."
+    )
+    return section("What each part is worth", table(clean, PARTS, "left out"), prose(*told, remark))
 
 
 def rank_section(clean):
     """The bound on the rank."""
-    first = clean[0]
-    names = [name for name in RANKS if any(s.has(name) for s in clean)]
-    told = " ".join(
-        f"On {NAMES[s.data]} rank 10 costs {s.difference('`max_rank=10`'):+.4f} and rank 20 "
-        f"{s.difference('`max_rank=20`'):+.4f}, in {s.mean('`max_rank=10`', 'seconds') / s.mean(DEFAULTS, 'seconds'):.0%} "
-        f"and {s.mean('`max_rank=20`', 'seconds') / s.mean(DEFAULTS, 'seconds'):.0%} of the time."
-        for s in clean
-    )
     free = "`max_rank=None`"
-    unbound = (
-        f" Without a bound the RMSE changes by {first.difference(free):+.4f} on {NAMES[first.data]}."
-        if first.has(free)
-        else ""
-    )
-    return f"""## Rank
-
-The default is 100.
-
-{table(clean, names, "bound")}
-
-{told}{unbound} The radius bounds the rank already, by {statistics.mean(first.values(DEFAULTS, "rank")):.0f} on average
-there; a bound below that saves time and costs accuracy.
-"""
+    told = [
+        f"On {NAMES[s.data]} rank 10 costs {s.difference('`max_rank=10`'):+.4f} and takes {s.time('`max_rank=10`')} of "
+        f"the time, rank 20 costs {s.difference('`max_rank=20`'):+.4f} and takes {s.time('`max_rank=20`')}."
+        for s in clean
+    ]
+    told += [
+        f"Without a bound the RMSE changes by {s.difference(free):+.4f} and a fit takes {s.time(free)}. The radius "
+        "chosen bounds the rank already; the time goes into the larger radii at the end of the path."
+        for s in clean
+        if s.has(free)
+    ]
+    return section("Rank", "The default is 100.", table(clean, RANKS, "bound"), prose(*told))
 
 
 def radius_section(clean):
     """The path against a fixed radius."""
-    told = []
-    for s in clean:
-        share = s.mean("the radius found", "seconds") / s.mean(DEFAULTS, "seconds")
-        told.append(
-            f"On {NAMES[s.data]} a fit at the radius found takes {share:.0%} of the time of the path and has an RMSE "
-            f"{worse(s.difference('the radius found'))}. Half the radius costs {s.difference('half of it'):+.4f}, twice "
-            f"the radius {s.difference('twice it'):+.4f}."
-        )
-    return f"""## Radius
-
-The default follows a path of growing radii. The other fits are told a radius, and the likeness that goes with it.
-
-{table(clean, list(RADII), "radius")}
-
-{" ".join(told)} The fit at the end of the path starts from its last point.
-"""
+    told = [
+        f"On {NAMES[s.data]} a fit at the radius found takes {s.time(FOUND)} of the time of the path, and its RMSE is "
+        f"{worse(s.difference(FOUND))}. Half that radius costs {s.difference('half of it'):+.4f}, twice it "
+        f"{s.difference('twice it'):+.4f}."
+        for s in clean
+    ]
+    told += [
+        f"Nearly at the optimum for that radius the difference is {s.difference(OPTIMUM):+.4f}: by default steps end "
+        "when the training error settles to a thousandth, so that where they began still shows."
+        for s in clean
+        if s.has(OPTIMUM)
+    ]
+    given = prose(
+        "The default follows a path of growing radii, each fit beginning where the last one ended. The other fits are",
+        "told a radius, and the likeness that goes with it, and begin with the zero matrix.",
+    )
+    return section("Radius", given, table(clean, RADII, "radius"), prose(*told))
 
 
 def level_section(clean):
     """The paper's lower level on clean ratings."""
-    told = []
-    for s in clean:
-        told.append(
-            f"On {NAMES[s.data]} λ₂ = 1 instead of 0.05 changes the RMSE by {s.difference('λ₁ = 0, λ₂ = 1'):+.4f}, the "
-            f"printed lower level by {s.difference('λ₁ = 0.05, λ₂ = 0.05 (printed)'):+.4f}, and a strong one, "
-            f"λ₁ = 0.5, by {s.difference('λ₁ = 0.5, λ₂ = 0.05'):+.4f} (λ₂ = 0.05) and "
-            f"{s.difference('λ₁ = 0.5, λ₂ = 1'):+.4f} (λ₂ = 1)."
-        )
-    return f"""## The lower level on clean ratings
-
-With Ω₁ = Ω₂ and without regularizer, λ₁ = 0, the lower level is Y = (M + λ₂ X) / (1 + λ₂), so that X − Y is the residual
-X − M over 1 + λ₂: the bilevel problem is least squares, times a number. The defaults are this case, with λ₂ = 0.05. That
-number also stands before the ridge of the effects, which λ₂ = 1 therefore divides by as much, but for one line.
-
-{table(clean, list(LEVELS), "lower level")}
-
-{" ".join(told)} The regularizer pulls ratings towards the mean, which is not what is wrong with them.
-"""
+    given = prose(
+        "With Ω₁ = Ω₂ and without regularizer, λ₁ = 0, the lower level has the solution Y = (M + λ₂ X) / (1 + λ₂), so",
+        "that X − Y is the residual X − M over 1 + λ₂. The bilevel problem then is least squares times 1 / (1 + λ₂)².",
+        "The defaults are this case with λ₂ = 0.05. The ridge of the effects is not multiplied by that number, so with",
+        "λ₂ = 1 it is made smaller by as much, in all lines but one. The data term is a sum; as printed, a mean, it",
+        "learns nothing (see [the reproduction](reproduction.md)).",
+    )
+    told = [
+        f"On {NAMES[s.data]} λ₂ = 1 instead of 0.05 changes the RMSE by {s.difference('λ₁ = 0, λ₂ = 1'):+.4f} (by "
+        f"{s.difference('λ₁ = 0, λ₂ = 1, ridge 5'):+.4f} if the ridge stays), the printed weights by "
+        f"{s.difference('λ₁ = 0.05, λ₂ = 0.05 (printed)'):+.4f}, λ₁ = 0.5 by "
+        f"{s.difference('λ₁ = 0.5, λ₂ = 0.05'):+.4f} with λ₂ = 0.05 and "
+        f"{s.difference('λ₁ = 0.5, λ₂ = 1'):+.4f} with λ₂ = 1."
+        for s in clean
+    ]
+    remark = (
+        "So the lower level adds nothing on clean ratings. What is left of a difference without regularizer comes from "
+        "steps that end a little earlier or later. The regularizer pulls all values towards the mean, and the more it "
+        "does so the worse."
+    )
+    return section("The lower level on clean ratings", given, table(clean, LEVELS, "lower level"), prose(*told, remark))
 
 
 def split_section(small):
     """Omega1 against Omega2."""
-    names = list(SPLITS)
-    first, half, other, printed = names
-    return f"""## Entries of the two levels
-
-The paper lets Ω₁ and Ω₂ differ. Here effects are fitted before, to all entries, and differences are to Ω₁ = Ω₂.
-
-{table([small], names, "entries", first)}
-
-A half for the upper level costs {small.difference(half):+.4f}: only entries of Ω₁ move X, so half of them are wasted. If
-the halves are disjoint, no entry of Ω₁ has an observation in the lower level: there Y = X without regularizer, f is zero
-whatever X is, and nothing is learned (rank {small.mean(other, "rank"):.0f}); the RMSE is that of the effects alone. With
-the regularizer the best X is zero, the same.
-"""
+    same, half, other, _ = SPLITS
+    given = (
+        "The paper lets Ω₁ and Ω₂ differ. Here effects are fitted before, to all entries; differences are to Ω₁ = Ω₂."
+    )
+    told = prose(
+        f"With a random half of the entries in the upper level the RMSE is {worse(small.difference(half, same))}:",
+        "only entries of Ω₁ move X, and the others are lost. If Ω₂ is the other half, no entry of Ω₁ is observed in",
+        "the lower level. Without regularizer Y = X there, and f is zero for every X; with it the best X is zero.",
+        f"Nothing is learned (rank {small.mean(other, 'rank'):.0f}), and the RMSE is that of the effects alone.",
+    )
+    return section("Entries of the two levels", given, table([small], SPLITS, "entries", same), told)
 
 
 def disturbed_section(store, seeds):
     """Random ratings."""
-    tables = []
     by_share = {share: Summary(store, f"random {share}", seeds) for share in SHARES}
-    for share, summary in by_share.items():
-        names = [*LOSSES, LEFT_OUT] if share > 0 else list(LOSSES)
-        tables.append(f"{share:.0%} of the ratings to learn from are random:\n\n")
-        tables.append(table([summary], names, "data loss", SQUARED, held_out=True) + "\n\n")
-    name, mild = "robust, λ₂ = 1, d = 1", "robust, λ₂ = 1, d = 2"
-    gains = ", ".join(f"{s.difference(name, SQUARED):+.4f} at {share:.0%}" for share, s in by_share.items())
-    milds = ", ".join(f"{s.difference(mild, SQUARED):+.4f} at {share:.0%}" for share, s in by_share.items())
-    most = ", ".join(
-        f"{s.difference(LEFT_OUT, SQUARED):+.4f} at {share:.0%}" for share, s in by_share.items() if share > 0
+    given = prose(
+        "Some of the ratings to learn from are replaced by random ones, uniform from 1 to 5; the test set is not",
+        'touched. The robust lower level (`data_loss="pseudo-huber"` and `outlier=d` of',
+        "`bx.problems.sparse_completion`) replaces (V − M)² by 2d²(√(1 + ((V − M)/d)²) − 1), which grows linearly",
+        "beyond d. Y then follows X away from an outlier, |X − Y| is at most d/λ₂, and the upper level forgets the",
+        "entry: in X it is a bounded loss. Both losses go the same way, path of radii included. Differences are to the",
+        "squared loss with λ₂ = 0.05, the defaults.",
+        "Where ratings are left out, it is known which ones are random; no method can do more.",
     )
-    return f"""## The lower level on ratings with errors
+    tables = []
+    for share, summary in by_share.items():
+        names = [name for name in (*LOSSES, LEFT_OUT) if summary.has(name)]
+        tables += [f"{share:.0%} random:", table([summary], names, "data loss", SQUARED, held_out=True)]
 
-Some of the ratings to learn from are replaced by random ones, uniform from 1 to 5; the test set is not touched. The
-robust lower level (`data_loss="pseudo-huber"` of `bx.problems.matrix_completion`) measures V − M by
-2d²(√(1 + ((V − M)/d)²) − 1), which grows linearly beyond d. Y then follows X away from an outlier, X − Y stays bounded,
-and the upper level forgets the entry. Squared and robust fits go the same way, path of radii included. Differences are to
-the squared loss with λ₂ = 0.05, the defaults. The last line knows which ratings are random, as no method can.
+    def changes(name):
+        return ", ".join(f"{s.difference(name, SQUARED):+.4f} ({k:.0%})" for k, s in by_share.items() if s.has(name))
 
-{"".join(tables)}The robust loss with λ₂ = 1 and d = 1 changes the RMSE by {gains}; with d = 2 by {milds}. Leaving out the
-random ratings, had one known them, would change it by {most}. {DISTURBED_REMARK}
-"""
+    told = prose(
+        f"The robust loss changes the RMSE by {changes('robust, λ₂ = 1, d = 1')} with λ₂ = 1 and d = 1, and by",
+        f"{changes('robust, λ₂ = 1, d = 2')} with d = 2. Leaving out the random ratings changes it by",
+        f"{changes(LEFT_OUT)}.",
+        DISTURBED_REMARK,
+    )
+    return section("The lower level on ratings with errors", given, *tables, told)
 
 
-DISTURBED_REMARK = (
-    "A random rating is at most four stars off, hardly more than an honest one, so there is little to forget. The "
-    "held-out RMSE is that of ratings some of which are random, and it does not tell which loss is better."
-)
+DISTURBED_REMARK = "TODO"
 
 
 def synthetic_section(store, seeds):
     """Gross errors."""
     clean, spoiled = (Summary(store, f"synthetic {share}", seeds) for share in (0.0, 0.05))
     squared, good = "squared, λ₂ = 1", "robust, λ₂ = 1, d = 3"
-    return f"""## The lower level on data with outliers
-
-The paper's synthetic instance (n = 250, rank 10, noise 0.5, 80 % observed), without and with outliers: 5 % of the
-observed entries are ten standard deviations of the entries too high or too low. No effects, no weights, no likeness. The
-RMSE is that of the entries not observed, to the matrix without noise, whose own standard deviation is about 3.2. The
-path of radii is the same for both losses; since outliers mislead it, a line shows the squared loss with the radius that
-turns out best on the test set, among 1, 1/2, ... 1/32 times the trace norm of the truth. Differences are to the first
-line.
-
-No outliers:
-
-{table([clean], list(SYNTHETIC), "data loss", squared)}
-
-5 % outliers:
-
-{table([spoiled], list(SYNTHETIC), "data loss", squared)}
-
-With outliers the squared loss has an RMSE of {spoiled.mean(squared):.2f}, and {spoiled.mean(BEST_RADIUS):.2f} with the best
-radius; the robust one with d = 3 has {spoiled.mean(good):.2f}, against {clean.mean(squared):.2f} for the squared loss on
-data without outliers. {SYNTHETIC_REMARK}
-"""
+    given = prose(
+        "The paper's synthetic instance (n = 250, rank 10, noise 0.5, 80 % observed), without and with outliers: to",
+        "5 % of the observed entries ten standard deviations of all of them are added, up or down. No effects, no",
+        "weights, no likeness, no bound on the rank. The RMSE is that of the entries not observed, to the matrix",
+        "without noise, whose entries have a standard deviation of about 3.2. Outliers mislead the path of radii too.",
+        "So a line shows the squared loss with the radius that turns out best on the test set, among 1, 1/2, ... 1/32",
+        "times the trace norm of the truth. Differences are to the first line.",
+    )
+    told = prose(
+        f"With outliers the squared loss has an RMSE of {spoiled.mean(squared):.2f}, and of",
+        f"{spoiled.mean(BEST_RADIUS):.2f} with the best radius. The robust one with d = 3 has",
+        f"{spoiled.mean(good):.2f}; on data without outliers the squared loss has {clean.mean(squared):.2f}.",
+        SYNTHETIC_REMARK,
+    )
+    tables = [table([s], SYNTHETIC, "data loss", squared) for s in (clean, spoiled)]
+    return section(
+        "The lower level on data with outliers", given, "No outliers:", tables[0], "5 % outliers:", tables[1], told
+    )
 
 
-SYNTHETIC_REMARK = (
-    "This is where the lower level earns its place: outliers are recognised as such and all but forgotten, with the "
-    "exact solution of the lower level and the gradient through it."
-)
+SYNTHETIC_REMARK = "TODO"
 
 
 def main():

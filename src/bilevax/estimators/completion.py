@@ -216,7 +216,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             course.state = None
             course.observe(~held, strength)
             spread = float(np.sqrt(np.mean(course.residual()[~held] ** 2)))
-            first = 1.5 * max(np.sqrt(n) * spread, 1e-6) / (1 + strength)
+            first = 1.5 * max(float(np.sqrt(n)) * spread, 1e-6) / (1 + strength)
             radii = [first * _GROWTH**k for k in range(_TRIED)] if isinstance(self.radius, str) else [self.radius]
             path = [self._tried(course, radius, held) for radius in radii]
             begun[strength] = (path, course.state.x)

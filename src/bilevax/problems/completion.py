@@ -106,13 +106,12 @@ def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
     def unfinished(carry: tuple[Matrix, Scalar, Array]) -> Array:
         return (carry[1] > 0) & (carry[2] < 100)
 
-    plain = data["lambda1"] == 0  # the quadratic part is all there is
-    start = (
-        jnp.where(plain, target, jnp.clip(y, low, high)),
-        jnp.where(plain, 0.0, jnp.inf).astype(x.dtype),
-        jnp.asarray(0),
-    )
-    return jax.lax.while_loop(unfinished, newton, start)[0]
+    def search() -> Matrix:
+        start = (jnp.clip(y, low, high), jnp.asarray(jnp.inf, x.dtype), jnp.asarray(0))
+        return jax.lax.while_loop(unfinished, newton, start)[0]
+
+    # Without the regularizer the quadratic part is all there is.
+    return jax.lax.cond(data["lambda1"] == 0, lambda: target, search)
 
 
 def _solve_robust(x: Matrix, y: Matrix, data: Data) -> Matrix:
@@ -217,10 +216,11 @@ def setting(
     }
     if data_loss == "pseudo-huber":
         numbers["outlier"] = outlier  # the key alone tells the functions above which loss it is
+    upper_mask = jnp.asarray(omega1, dtype)
     data: Data = {
         "M": jnp.asarray(np.where(observed, M, 0.0), dtype),
-        "omega1": jnp.asarray(omega1, dtype),
-        "omega2": jnp.asarray(omega2, dtype),
+        "omega1": upper_mask,
+        "omega2": upper_mask if omega2 is omega1 else jnp.asarray(omega2, dtype),
         **{name: jnp.asarray(value, dtype) for name, value in numbers.items()},
     }
     # Entries outside Omega2 have the least curvature, where the pseudo-Huber loss is flat; zero ones inside the most.

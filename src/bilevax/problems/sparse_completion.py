@@ -51,7 +51,8 @@ def sparse_completion(
     masks = [np.ones(len(values), bool) if mask is None else np.asarray(mask) for mask in (omega1, omega2)]
     if any(mask.shape != values.shape or mask.dtype != bool for mask in masks):
         raise ValueError(f"sparse_completion: omega1 and omega2 must be boolean masks of length {len(values)}.")
-    one, two = (mask[order] for mask in masks)
+    one = masks[0][order]
+    two = one if omega1 is omega2 is None else masks[1][order]
     data, constants = setting(values[order], one, radius, omega2=two, **options)
     like = trees.shapes(jnp.zeros(len(values), data["M"].dtype))
     domain = SampledNuclearBall(known, radius)

@@ -26,7 +26,6 @@ from bilevax.sets.contract import (
 from bilevax.sets.spectral import first_basis
 from bilevax.sparse import Pattern, top_pair
 
-
 _move_values = jax.jit(trees.move)  # one pass over the entries instead of three
 
 

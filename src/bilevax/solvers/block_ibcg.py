@@ -16,7 +16,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.defaults import check_counts
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.seen import Seen, has_solutions, solved, tracked
+from bilevax.solvers.seen import Seen, has_solutions, inner_of_differences, solved, tracked
 from bilevax.theory import Constants
 
 GIVE_UP = 40
@@ -77,7 +77,7 @@ class BlockIBCG(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[BlockIBCGState, Counts]:
         """The direction at the start, and a quarter of the curvature along it."""
-        first = self.look(problem, x, y, trees.zeros_like(y))
+        first = self.look(problem, x, y, None if has_solutions(problem) else trees.zeros_like(y))
         size = float(trees.norm(first.F)) or 1.0
         length = float(jnp.finfo(trees.dtype(x)).eps) ** 0.33 * (1 + float(trees.norm(x))) / size
         beside = self.look(problem, trees.axpy(_number(-length, x), first.F, x), first.y, first.w)
@@ -95,17 +95,20 @@ class BlockIBCG(eqx.Module):
         momentum = (1 + (1 + 4 * state.momentum**2) ** 0.5) / 2
         ahead = trees.move(x, state.previous, _number((1 - state.momentum) / momentum, x))
         there = self.look(problem, ahead, state.y, state.w)
+        if has_solutions(problem):
+            there = replace(there, y=state.y)  # as good a start for the next look, and held already
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
         for tries in itertools.count(1):
-            shift = trees.scale(_number(-1 / L, x), there.F)
-            moved = problem.domain.low_rank_step(ahead, shift, basis, max_rank=self.max_rank, verify=verify)
+            moved = problem.domain.low_rank_step(
+                ahead, trees.scale(_number(-1 / L, x), there.F), basis, max_rank=self.max_rank, verify=verify
+            )
             seen = self.look(problem, moved.x, there.y, there.w)
-            turn, basis = float(trees.gap(trees.sub(seen.F, there.F), moved.x, ahead)), moved.basis
+            turn, basis = inner_of_differences(seen.F, there.F, moved.x, ahead), moved.basis
             bent = turn / moved.squared if moved.squared > rounding else L / 1.05
             if bent <= L or tries == GIVE_UP:
                 break
             L = max(2 * L, bent)
-        against = float(trees.inner(trees.sub(ahead, moved.x), trees.sub(moved.x, x))) > 0
+        against = inner_of_differences(ahead, moved.x, moved.x, x) > 0
         following = BlockIBCGState(moved.x, x, seen, state.k + 1, 1.0 if against else momentum, L, bent, basis)
         counts = replace(self._cost(problem, 1 + tries), projections=tries)
         return following, Info(x, state.seen.F, counts, residual=state.seen.residual)
@@ -113,7 +116,7 @@ class BlockIBCG(eqx.Module):
     def look(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
         """y, the adjoint and the direction at x, from those nearby."""
         if has_solutions(problem):
-            return solved(problem, x, y, w)
+            return solved(problem, x, y)
         return tracked(problem, x, y, w, jnp.asarray(for_steps(self.constants).alpha), jnp.asarray(self.inner))
 
     def _cost(self, problem: BilevelProblem, looks: int) -> Counts:

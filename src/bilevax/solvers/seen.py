@@ -17,6 +17,7 @@ class Seen(eqx.Module):
 
     y: PyTree
     w: PyTree
+    """The adjoint; None where it is solved, since it is then not needed again."""
     F: PyTree
     residual: PyTree
     """`H w - f_y`; one zero where the adjoint is solved."""
@@ -27,16 +28,16 @@ def has_solutions(problem: BilevelProblem) -> bool:
     return problem.structure.solve_lower is not None and problem.structure.solve_adjoint is not None
 
 
-def solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
+def solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> Seen:
     """By the formulas, as one compiled function unless they are host kernels."""
-    return (_solved if problem.structure.host else _compiled)(problem, trees.coordinates(x), y, w)
+    return (_solved if problem.structure.host else _compiled)(problem, trees.coordinates(x), y)
 
 
-def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
+def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> Seen:
     y = solve_lower(problem, x, y)
     f_x, f_y = problem.upper_grads(x, y)
-    w = solve_adjoint(problem, x, y, f_y, w)
-    return Seen(y, w, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
+    w = solve_adjoint(problem, x, y, f_y, f_y)
+    return Seen(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
 
 
 _compiled = jax.jit(_solved)
@@ -55,3 +56,11 @@ def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Sc
     lower = problem.linearize_lower(x, y)
     w = control.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
     return Seen(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
+
+
+def inner_of_differences(a: PyTree, b: PyTree, c: PyTree, d: PyTree) -> float:
+    """`<a - b, c - d>` in one pass."""
+    return float(_compiled_inner(*map(trees.coordinates, (a, b, c, d))))
+
+
+_compiled_inner = jax.jit(lambda a, b, c, d: trees.gap(trees.sub(a, b), c, d))
