@@ -144,3 +144,12 @@ __all__ = [
     "theory",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`bx.estimators` on first use, since it needs scikit-learn."""
+    if name == "estimators":
+        import importlib
+
+        return importlib.import_module("bilevax.estimators")
+    raise AttributeError(f"module 'bilevax' has no attribute {name!r}")
