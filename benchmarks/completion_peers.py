@@ -1,17 +1,19 @@
 """How well other packages complete rating matrices: the RMSE on held-out ratings, settings tuned on the rest.
 
     python benchmarks/completion_peers.py --data 100k [--seeds 0 1 2 3 4] [--peers NAME ...] [--json FILE]
-        [--like FILE [--best 3]]
+        [--minutes N] [--like FILE [--best 3]]
 
 Needs cmfrec, scikit-surprise and pandas. A seed decides which tenth of the ratings is the test set. Settings are chosen
 by the RMSE on a tenth of the other ratings, by a search along one setting at a time; the chosen one is then fitted to
 all of them. Users and items that are new in the test set get what the peer predicts by its own rule. The file is
 written after every figure, and figures that it already holds are not measured again. With `--like`, only the best
-settings that a search has left in that file are tried. Seconds are those of one busy core.
+settings that a search has left in that file are tried, and a single one is taken as it is. Seconds are those of one
+busy core.
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -134,16 +136,16 @@ PEERS = {
         fit_cmfrec,
         [
             (
-                {"lambda_": [3, 5, 7, 10, 14, 20, 28, 40], **CMFREC_AXES},
-                {"lambda_": 14, "scale_lam": False, "w_implicit": 1, **CMFREC_START},
-            ),
-            (
                 {
                     "lambda_": [0.02, 0.03, 0.05, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.3, 0.5],
                     **CMFREC_AXES,
                     "scale_bias_const": [False, True],
                 },
                 {"lambda_": 0.12, "scale_lam": True, "w_implicit": 2, **CMFREC_START},
+            ),
+            (
+                {"lambda_": [3, 5, 7, 10, 14, 20, 28, 40], **CMFREC_AXES},
+                {"lambda_": 14, "scale_lam": False, "w_implicit": 1, **CMFREC_START},
             ),
         ],
     ),
@@ -212,13 +214,17 @@ def search(score, axes, start):
                     at += direction
 
 
-def tune(peer, known, seed, settings=None):
+def tune(peer, known, seed, settings=None, minutes=math.inf):
     """Pairs of RMSE and setting, best first; of these settings if given, else of those a search comes across."""
+    if settings and len(settings) == 1:
+        return [(None, settings[0])]
     train, held = known.split(1000 + seed)
-    tried = {}
+    tried, deadline = {}, time.process_time() + 60 * minutes
 
     def score(setting):
         key = json.dumps(setting, sort_keys=True)
+        if key not in tried and time.process_time() > deadline:
+            return math.inf  # so that the search finds nothing better, and ends
         if key not in tried:
             tried[key] = errors(peer.fit(train, **setting), held)[0]
             print(f"  {tried[key]:.4f} {key}", flush=True)
@@ -233,12 +239,12 @@ def tune(peer, known, seed, settings=None):
     return sorted(((rmse, json.loads(key)) for key, rmse in tried.items()), key=lambda pair: pair[0])
 
 
-def measure(data, seed, name, settings=None, best=3):
+def measure(data, seed, name, settings=None, minutes=math.inf):
     """One record: the tuned peer on the test set of this seed, and the best settings its tuning has met."""
     ratings, peer = LOADERS[data](), PEERS[name]
     known, test = Known(ratings.rows, ratings.cols, ratings.values, ratings.shape, SCALES[data]).split(seed)
     began = time.process_time()
-    ranking = tune(peer, known, seed, settings)
+    ranking = tune(peer, known, seed, settings, minutes)
     tuned = time.process_time()
     predict = peer.fit(known, **ranking[0][1])
     fitted = time.process_time()
@@ -253,7 +259,7 @@ def measure(data, seed, name, settings=None, best=3):
         "fit_seconds": fitted - tuned,
         "tuning_seconds": tuned - began,
         "settings_tried": len(ranking),
-        "best_settings": [{"rmse": rmse, "setting": setting} for rmse, setting in ranking[:best]],
+        "best_settings": [{"rmse": rmse, "setting": setting} for rmse, setting in ranking[:3]],
     }
 
 
@@ -293,6 +299,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--json", type=Path, help="write the records to this file, and add to what it holds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end a search after so long")
     parser.add_argument("--like", type=Path, help="try only the best settings in this file")
     parser.add_argument("--best", type=int, default=3, help="how many of them")
     options = parser.parse_args()
@@ -303,7 +310,7 @@ def main():
                 continue
             print(f"{options.data}, seed {seed}, {name}", flush=True)
             settings = shortlist(options.like, name, options.best) if options.like else None
-            records.append(measure(options.data, seed, name, settings))
+            records.append(measure(options.data, seed, name, settings, options.minutes))
             print(f"  test {records[-1]['rmse']:.4f}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(records, indent=2) + "\n")

@@ -85,6 +85,18 @@ def test_it_ends_at_the_solution_of_the_joint_problem():
     assert 0 <= gap < 1e-4 * np.sum(residual**2) and np.linalg.norm(X, "nuc") <= 40 * (1 + 1e-9)
 
 
+def test_outliers_are_let_go_by_the_lower_level():
+    rng = np.random.default_rng(9)
+    rows, cols, values = TRIPLE
+    spoiled = np.where(rng.random(len(values)) < 0.05, values + rng.choice([-30.0, 30.0], len(values)), values)
+    options = {"radius": 170.0, "alike": 0.0, "clip": False}
+    errors = [
+        rmse(MatrixCompletion(**options, outlier=outlier).fit((rows, cols, spoiled)).complete(), TRUTH)
+        for outlier in (None, 2.0)
+    ]
+    assert errors[1] < 0.5 * errors[0], errors
+
+
 @HAS_DATA
 def test_on_real_ratings_it_beats_tuned_factorisations():
     data = bx.datasets.movielens_100k()

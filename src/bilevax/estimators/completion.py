@@ -26,6 +26,7 @@ _GROWTH = 2.0  # from one radius of the path to the next
 _LONGEST = 20  # radii of a path at most
 _TRIED = 1  # radii after which one strength of the likeness is preferred to another
 _STRENGTHS = (0.0, 2.0)
+_WORTH = 3e-4  # the relative gain from a larger radius for which the path goes on
 
 
 class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
@@ -46,6 +47,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         ridge: of the effects, in units of one observation.
         denoise: weight `lambda1` of the pseudo-Huber regularizer of the lower level; 0 leaves the values as they are.
         coupling: weight `lambda2` that ties the denoised values to the matrix; delta: scale of the pseudo-Huber loss.
+        outlier: how far a value may be from the matrix before the lower level lets go of it; None trusts all values.
+            Choose it above the noise and well below the outliers; `coupling` is then at least 1.
         clip: keep predictions within the range of the training values.
         validation_fraction: share of the entries held out along the path.
         max_steps: for each radius.
@@ -80,6 +83,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         denoise: float = 0.0,
         coupling: float = 0.05,
         delta: float = 0.9,
+        outlier: float | None = None,
         clip: bool = True,
         validation_fraction: float = 0.1,
         max_steps: int = 30,
@@ -99,6 +103,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.denoise = denoise
         self.coupling = coupling
         self.delta = delta
+        self.outlier = outlier
         self.clip = clip
         self.validation_fraction = validation_fraction
         self.max_steps = max_steps
@@ -154,6 +159,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         for name in ("coupling", "delta", "tol"):
             number(name, 0, above=True)
         number("max_steps", 1, whole=True)
+        if self.outlier is not None:
+            number("outlier", 0, above=True)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"MatrixCompletion: dtype must be 'float32' or 'float64', got {self.dtype!r}.")
 
@@ -177,6 +184,11 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return entries._replace(shape=shape)
 
     def _options(self) -> Options:
+        lower: dict[str, Any] = {"lambda1": float(self.denoise), "lambda2": float(self.coupling)}
+        lower["delta"] = float(self.delta)
+        if self.outlier is not None:
+            robust = {"data_loss": "pseudo-huber", "outlier": float(self.outlier)}
+            lower |= {**robust, "lambda2": max(1.0, lower["lambda2"])}
         return Options(
             max_rank=None if self.max_rank is None else int(self.max_rank),
             exponent=0.25 if self.weighted else 0.0,
@@ -184,7 +196,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             effects=bool(self.effects),
             ridge=float(self.ridge),
             directions=int(self.directions),
-            lower={"lambda1": float(self.denoise), "lambda2": float(self.coupling), "delta": float(self.delta)},
+            lower=lower,
         )
 
     def _learn(self, entries: Entries) -> None:
@@ -225,7 +237,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         if strength != strengths[-1]:
             course.observe(~held, strength, x)
         while isinstance(self.radius, str) and len(self.path_) < _LONGEST:
-            if len(self.path_) > 1 and self.path_[-1]["rmse"] >= self.path_[-2]["rmse"] * (1 - 1e-6):
+            if len(self.path_) > 1 and self.path_[-1]["rmse"] >= self.path_[-2]["rmse"] * (1 - _WORTH):
                 break
             self.path_.append(self._tried(course, _GROWTH * self.path_[-1]["radius"], held))
         return _best_radius(self.path_), strength
