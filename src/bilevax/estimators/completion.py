@@ -14,12 +14,12 @@ import scipy.sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
 from bilevax.estimators import entries as forms
 from bilevax.estimators.course import Course, Options, damped, norm_weights
 from bilevax.estimators.effects import at
 from bilevax.estimators.entries import Entries
+from bilevax.lowrank import one_blas_thread
 from bilevax.sparse import sample
 
 _GROWTH = 2.0  # from one radius of the path to the next
@@ -129,8 +129,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self._check_options()
         entries = self._entries(X, y)
         began = time.perf_counter()
-        # Threads of BLAS wait by spinning: on a busy machine they made this ten times slower. Ours do not.
-        with jax.enable_x64(self.dtype == "float64"), threadpool_limits(1, user_api="blas"):
+        with jax.enable_x64(self.dtype == "float64"), one_blas_thread():
             self._learn(entries)
         self.seconds_ = time.perf_counter() - began
         return self

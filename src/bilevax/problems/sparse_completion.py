@@ -37,7 +37,8 @@ def sparse_completion(
         radius: bound on the nuclear norm.
         shape: of the matrix; by default just large enough.
         omega1, omega2: which of the entries belong to the upper and to the lower level, as masks; by default all.
-        options: `data_term`, `regularizer`, `lambda1`, `lambda2`, `delta`, as in `matrix_completion`.
+        options: `data_term`, `regularizer`, `lambda1`, `lambda2`, `delta`, `data_loss`, `outlier`, as in
+            `matrix_completion`.
     """
     rows, cols, values = (np.asarray(v) for v in (rows, cols, values))
     if not rows.ndim == cols.ndim == values.ndim == 1 or not len(rows) == len(cols) == len(values) > 0:

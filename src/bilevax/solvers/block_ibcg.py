@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
+from bilevax.lowrank import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.defaults import check_counts
@@ -99,9 +100,9 @@ class BlockIBCG(eqx.Module):
             there = replace(there, y=state.y)  # as good a start for the next look, and held already
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
         for tries in itertools.count(1):
-            moved = problem.domain.low_rank_step(
-                ahead, trees.scale(_number(-1 / L, x), there.F), basis, max_rank=self.max_rank, verify=verify
-            )
+            with one_blas_thread():
+                shift = trees.scale(_number(-1 / L, x), there.F)
+                moved = problem.domain.low_rank_step(ahead, shift, basis, max_rank=self.max_rank, verify=verify)
             seen = self.look(problem, moved.x, there.y, there.w)
             turn, basis = inner_of_differences(seen.F, there.F, moved.x, ahead), moved.basis
             bent = turn / moved.squared if moved.squared > rounding else L / 1.05
