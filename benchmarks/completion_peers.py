@@ -74,7 +74,7 @@ def fit_cmfrec(known, k, lambda_, bias_share, item_share, w_implicit, **setting)
     bias, item = bias_share * lambda_, item_share * lambda_
     model = CMF(
         k=k,
-        lambda_=[bias, bias, lambda_, item, lambda_, item],  # the last two: side data, unused
+        lambda_=[bias, bias, lambda_, item, lambda_, item],  # the last two are for side data
         add_implicit_features=w_implicit > 0,
         w_implicit=w_implicit or 1.0,
         **setting,
@@ -137,7 +137,7 @@ PEERS = {
         [
             (
                 {
-                    "lambda_": [0.02, 0.03, 0.05, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.3, 0.5],
+                    "lambda_": [0.02, 0.03, 0.05, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.3, 0.5, 1, 2, 4],
                     **CMFREC_AXES,
                     "scale_bias_const": [False, True],
                 },

@@ -62,10 +62,16 @@ class Pattern(eqx.Module):
             shape = (rows.stop - rows.start, self.shape[1])
             parts.append(scipy.sparse.csr_matrix((values[entries], cols[entries], own), shape=shape, copy=False))
 
+        whole = self.matrix(values)
+
         def times(block: np.ndarray) -> np.ndarray:
+            if block.ndim == 1:  # too little work to hand out
+                return whole @ block
             return np.concatenate(_side_by_side(lambda part: part @ block, parts))
 
         def back(block: np.ndarray) -> np.ndarray:
+            if block.ndim == 1:
+                return whole.T @ block
             return functools.reduce(np.add, _side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
 
         return Operator(self.shape, times, back)

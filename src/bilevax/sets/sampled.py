@@ -234,7 +234,8 @@ class SampledNuclearBall(ConvexSet):
         values = np.asarray(trees.coordinates(direction))
         rows, cols = self._sides(values.dtype)
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
-        _, u, v, error = top_pair(self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products)
+        with lowrank.one_blas_thread():
+            _, u, v, error = top_pair(self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products)
         left = np.asarray(rows.times(-float(self.radius) * u), values.dtype)[:, None]
         right = np.asarray(cols.times(v), values.dtype)[:, None]
         s = Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),))
