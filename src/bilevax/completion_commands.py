@@ -236,7 +236,7 @@ def save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> N
     estimator, words = trial.estimator, "The fit"
     if trial.held_out.any():
         radius = float(trial.estimator.radius_)
-        estimator = _estimator(radius, options)
+        estimator = _estimator(radius, options).set_params(alike=float(trial.estimator.alike_))
         estimator.fit((ratings.rows, ratings.cols, ratings.values))
         words = f"A fit of all {len(ratings.values)} ratings at radius {radius:.4g}"
     estimator.save(options.model, row_ids=ratings.row_ids, col_ids=ratings.col_ids)

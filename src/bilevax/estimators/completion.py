@@ -256,7 +256,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         steps = course.run(self.max_steps, self.tol, hopeless)
         rmse = errors[-1]
         seconds = time.perf_counter() - began
-        self._say(f"radius {radius:.4g}: held-out RMSE {rmse:.4f}, rank {course.rank}, {seconds:.1f} s")
+        likeness = "" if course.alike is None else " with likeness"
+        self._say(f"radius {radius:.4g}{likeness}: held-out RMSE {rmse:.4f}, rank {course.rank}, {seconds:.1f} s")
         return {"radius": radius, "rmse": rmse, "rank": course.rank, "steps": steps, "seconds": seconds}
 
     def _held_out_rmse(self, course: Course, held: np.ndarray) -> float:
