@@ -1,4 +1,4 @@
-"""The leading singular triplets of a matrix that is only multiplied with, many at a time, on the host.
+"""The leading singular triplets of a matrix that is only multiplied with, one or many at a time, on the host.
 
 One round is a product with a block of vectors, one with the transpose, and small dense algebra (subspace iteration).
 The block begins where the last one ended, so that along a converging sequence of matrices one round for each is enough.
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
 from threadpoolctl import ThreadpoolController
 
 Block = np.ndarray
@@ -101,22 +100,12 @@ def orthonormal(block: Block) -> Block:
         return np.asarray(np.linalg.qr(block)[0])
 
 
-def _norm_outside(operator: Operator, left: Block, dtype: np.dtype) -> tuple[float, np.ndarray]:
+def _largest_outside(operator: Operator, left: Block, dtype: Any) -> tuple[float, np.ndarray]:
     """The largest singular value of what the columns of `left` do not span, and its right vector."""
-    outside = lambda block: block - left @ (left.T @ block)  # noqa: E731
-    n = operator.shape[1]
-    start = np.random.default_rng(7).standard_normal(n).astype(dtype)
-    gram = lambda v: operator.back(outside(operator.times(v.reshape(n, 1)))).ravel()  # noqa: E731
-    if n < 12:
-        square = np.column_stack([gram(column) for column in np.eye(n, dtype=dtype)])
-        values, vectors = np.linalg.eigh(square)
-    else:
-        product = scipy.sparse.linalg.LinearOperator((n, n), matvec=gram, dtype=dtype)
-        try:
-            values, vectors = scipy.sparse.linalg.eigsh(product, k=1, v0=start, tol=1e-2, ncv=min(n, 12), maxiter=20)
-        except scipy.sparse.linalg.ArpackNoConvergence:
-            return np.inf, start / np.linalg.norm(start)
-    return float(np.sqrt(max(values[-1], 0.0))), vectors[:, -1]
+    outside = lambda v: v - left @ (left.T @ v)  # noqa: E731
+    rest = Operator(operator.shape, lambda v: outside(operator.times(v)), lambda v: operator.back(outside(v)))
+    value, _, right, _ = top_pair(rest, np.zeros(min(operator.shape), dtype), 1e-2, 200)
+    return value, right
 
 
 def shrunk(
@@ -157,7 +146,7 @@ def shrunk(
             continue
         exact = whole
         if verify and not whole and rank < columns:
-            largest, found = _norm_outside(operator, left, dtype)
+            largest, found = _largest_outside(operator, left, dtype)
             exact = largest <= shrinkage.threshold
             if not exact and columns < most:
                 more = random.standard_normal((len(basis), min(7, most - columns - 1)))
@@ -186,3 +175,70 @@ def leading(operator: Operator, rank: int, *, rounds: int = 6, seed: int = 0) ->
         basis = orthonormal(right)
     inner, values, turn = np.linalg.svd(coordinates(basis, right))
     return left @ turn[:rank].T, values[:rank], basis @ inner[:, :rank]
+
+
+def top_pair(
+    operator: Operator, start: np.ndarray, tol: float, max_products: int
+) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """The largest singular value with its vectors, and a bound on how far below the largest it may be.
+
+    Lanczos on A^T A, or A A^T where that is smaller, from `start` (zeros if there is none).
+    """
+    tall = operator.shape[0] >= operator.shape[1]
+    times, back = (operator.times, operator.back) if tall else (operator.back, operator.times)
+    v = top_vector(lambda v: back(times(v)), _noisy(start), tol, max_products)
+    Av = times(v)
+    value = float(np.linalg.norm(Av))
+    u = Av / value if value > 0 else Av  # every matrix is as good as zero
+    error = float(np.linalg.norm(back(u) - value * v))
+    left, right = (u, v) if tall else (v, u)
+    return value, left, right, error
+
+
+def _noisy(start: np.ndarray) -> np.ndarray:
+    """A start with a dose of noise: none may hide the leading direction."""
+    noise = np.random.default_rng(20231).standard_normal(len(start)).astype(start.dtype)
+    size = np.linalg.norm(start)
+    return start / (size if size > 0 else 1) + noise / np.linalg.norm(noise)
+
+
+def top_vector(product: Callable[[Any], Any], start: np.ndarray, tol: float, max_products: int) -> np.ndarray:
+    """The leading eigenvector of a symmetric operator by thick-restart Lanczos, or the best one found by then.
+
+    ARPACK returns nothing at all when it runs out of products, which it does where singular values coincide: at the
+    solution of a completion problem all those of the direction that matter are equal.
+    """
+    n, kept, eps = len(start), 6, np.finfo(start.dtype).eps
+    m = min(24, n)
+    basis = np.zeros((m + 1, n), start.dtype)
+    small = np.zeros((m, m))
+    basis[0] = start / np.linalg.norm(start)
+    begin, products = 0, 0
+    while True:
+        for j in range(begin, m):
+            w = product(basis[j])
+            products += 1
+            column = np.zeros(m)
+            for _ in range(2):  # once leaves components of the size of rounding
+                part = basis[: j + 1] @ w
+                w = w - part @ basis[: j + 1]
+                column[: j + 1] += part
+            small[:, j] = small[j, :] = column
+            size = float(np.linalg.norm(w))
+            if size == 0 and not np.any(column):
+                return basis[j]  # the operator is zero
+            found = size <= 8 * eps * float(np.linalg.norm(column))
+            if found or j == m - 1 or (j % 4 == 3):
+                values, vectors = np.linalg.eigh(small[: j + 1, : j + 1])
+                residual = size * abs(vectors[-1, -1])
+                done = found or residual <= max(tol, 8 * eps) * abs(values[-1]) or products >= max_products
+                if done or j + 1 == n:
+                    leading: np.ndarray = vectors[:, -1].astype(start.dtype) @ basis[: j + 1]
+                    return leading / np.linalg.norm(leading)
+            basis[j + 1] = w / size
+        following = basis[m].copy()
+        basis[:kept] = vectors[:, -kept:].T.astype(start.dtype) @ basis[:m]
+        basis[kept], basis[kept + 1 :] = following, 0
+        small[:] = 0
+        small[range(kept), range(kept)] = values[-kept:]
+        begin = kept

@@ -24,7 +24,6 @@ from bilevax.sparse import sample
 
 _GROWTH = 2.0  # from one radius of the path to the next
 _LONGEST = 20  # radii of a path at most
-_TRIED = 1  # radii after which one strength of the likeness is preferred to another
 _STRENGTHS = (0.0, 2.0)
 _WORTH = 3e-4  # the relative gain from a larger radius for which the path goes on
 
@@ -228,11 +227,11 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             course.observe(~held, strength)
             spread = float(np.sqrt(np.mean(course.residual()[~held] ** 2)))
             first = 1.5 * max(float(np.sqrt(n)) * spread, 1e-6) / (1 + strength)
-            radii = [first * _GROWTH**k for k in range(_TRIED)] if isinstance(self.radius, str) else [self.radius]
-            path = [self._tried(course, radius, held) for radius in radii]
-            begun[strength] = (path, course.state.x)
-        strength = min(begun, key=lambda one: begun[one][0][-1]["rmse"])
-        self.path_, x = begun[strength]
+            row = self._tried(course, first if isinstance(self.radius, str) else float(self.radius), held)
+            begun[strength] = (row, course.state.x)
+        strength = min(begun, key=lambda one: begun[one][0]["rmse"])
+        row, x = begun[strength]
+        self.path_ = [row]
         if strength != strengths[-1]:
             course.observe(~held, strength, x)
         while isinstance(self.radius, str) and len(self.path_) < _LONGEST:

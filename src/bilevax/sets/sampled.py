@@ -24,7 +24,7 @@ from bilevax.sets.contract import (
     number,
 )
 from bilevax.sets.spectral import first_basis
-from bilevax.sparse import Pattern, top_pair
+from bilevax.sparse import Pattern
 
 _move_values = jax.jit(trees.move)  # one pass over the entries instead of three
 
@@ -235,7 +235,9 @@ class SampledNuclearBall(ConvexSet):
         rows, cols = self._sides(values.dtype)
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
         with lowrank.one_blas_thread():
-            _, u, v, error = top_pair(self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products)
+            _, u, v, error = lowrank.top_pair(
+                self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products
+            )
         left = np.asarray(rows.times(-float(self.radius) * u), values.dtype)[:, None]
         right = np.asarray(cols.times(v), values.dtype)[:, None]
         s = Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),))
