@@ -31,10 +31,10 @@ import scipy.sparse.linalg
 
 import bilevax as bx
 from bilevax import rundir
+from bilevax.linalg.sparse import _compiled_dots, pattern
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.problems.completion import synthetic
 from bilevax.report.tables import markdown
-from bilevax.sparse import _compiled_dots, pattern
 
 jax.config.update("jax_enable_x64", True)
 LAMBDA1, LAMBDA2, DELTA = 0.05, 0.05, 0.9

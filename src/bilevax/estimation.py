@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax import linalg, trees
+from bilevax import trees
 from bilevax.hypergradient import exact_hypergradient
+from bilevax.linalg import lanczos
 from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.theory import Constants
 
@@ -31,13 +32,13 @@ def _traceable(problem: BilevelProblem) -> BilevelProblem:
     return replace(problem, structure=LowerStructure()) if problem.structure.host else problem
 
 
-def lower_spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, max_products: int) -> linalg.Extremes:
+def lower_spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, max_products: int) -> lanczos.Extremes:
     """Both ends of the spectrum of H(x, y)."""
     problem = _traceable(problem)
     flat, back = ravel_pytree(y)
     hvp = problem.linearize_lower(x, y).hvp
     matvec = lambda v: ravel_pytree(hvp(back(v)))[0]  # noqa: E731
-    return linalg.extreme_eigenvalues(matvec, flat.size, key, max_products=max_products, dtype=flat.dtype)
+    return lanczos.extreme_eigenvalues(matvec, flat.size, key, max_products=max_products, dtype=flat.dtype)
 
 
 def _extreme_point(problem: BilevelProblem, x: PyTree, d: PyTree) -> PyTree:

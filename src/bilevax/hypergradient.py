@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PyTree, Scalar
 
-from bilevax import control, trees
+from bilevax import trees
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem, LowerProducts
 
 HessianProduct = Callable[[PyTree], PyTree]
@@ -70,7 +71,7 @@ def conjugate_gradient(
 
     zero = jnp.zeros((), jnp.int32)
     start = (w, r, r, rr, rr, w, zero, zero)
-    *_, best, w, _, k = control.loop_while(unfinished, step, start, host=host)
+    *_, best, w, _, k = host_loops.loop_while(unfinished, step, start, host=host)
     return LinearSolution(w, jnp.sqrt(best), k + 1)
 
 
@@ -78,7 +79,7 @@ def neumann(
     hvp: HessianProduct, b: PyTree, eta: Scalar | float, terms: Int[Array, ""] | int, *, host: bool = False
 ) -> PyTree:
     """`eta * sum over j < terms of (I - eta H)^j b`: that many gradient steps on (7) from zero."""
-    return control.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta)[0], trees.zeros_like(b), host=host)
+    return host_loops.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta)[0], trees.zeros_like(b), host=host)
 
 
 def neumann_budget(kappa: Scalar | float, k: Int[Array, ""]) -> Int[Array, ""]:
@@ -115,7 +116,7 @@ def random_neumann(
         i, w = carry
         return i + 1, trees.axpy(-c / L_g, hvp(w, jax.random.fold_in(factors, i)), w)
 
-    _, product = control.repeat(p, factor, (jnp.zeros_like(p), b), host=host)
+    _, product = host_loops.repeat(p, factor, (jnp.zeros_like(p), b), host=host)
     return trees.scale(jnp.asarray(budget, trees.dtype(b)) * c / L_g, product), p
 
 
@@ -181,7 +182,7 @@ def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int
             return ~(new <= (1 - 1e-4 * t) * size) & (t > eps)
 
         one = jnp.ones((), size.dtype)
-        _, y_t, g_t, new = control.loop_while(
+        _, y_t, g_t, new = host_loops.loop_while(
             too_long, lambda search: (search[0] / 2, *trial(search[0] / 2)), (one, *trial(one)), host=host
         )
         improved = new < size
@@ -194,7 +195,7 @@ def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int
     g_y = problem.lower_grad(x, y)
     size = trees.norm(g_y)
     start = (y, g_y, size, jnp.isfinite(size) & (size > 0), jnp.asarray(0))
-    return control.loop_while(unfinished, newton, start, host=host)[0]
+    return host_loops.loop_while(unfinished, newton, start, host=host)[0]
 
 
 class Hypergradient(NamedTuple):

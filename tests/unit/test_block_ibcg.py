@@ -8,7 +8,7 @@ import pytest
 from small_completion import COLS, OBSERVED, ROWS, M, P, Q, sides
 
 import bilevax as bx
-from bilevax import lowrank
+from bilevax.linalg import low_rank
 from bilevax.problems import matrix_completion, sparse_completion
 
 RADIUS = 15.0
@@ -104,8 +104,8 @@ def test_on_the_spectraplex_a_quadratic_ends_at_the_projection(eps):
 def test_a_truncation_called_exact_is_that_of_a_full_decomposition(radius, columns):
     matrix = np.random.default_rng(4).standard_normal((40, 25))
     basis = np.random.default_rng(5).standard_normal((25, columns))
-    ball = lambda values: lowrank.to_l1_ball(values, radius)  # noqa: E731
-    found = lowrank.shrunk(lowrank.dense(matrix), basis, ball, rounds=60, verify=True)
+    ball = lambda values: low_rank.to_l1_ball(values, radius)  # noqa: E731
+    found = low_rank.shrunk(low_rank.dense(matrix), basis, ball, rounds=60, verify=True)
     assert found.exact
     np.testing.assert_allclose((found.left * found.values) @ found.right.T, project(matrix, radius), atol=1e-6)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bilevax.linalg import extreme_eigenvalues, top_eigenpair, top_singular_pair
+from bilevax.linalg.lanczos import extreme_eigenvalues, top_eigenpair, top_singular_pair
 
 KEY = jax.random.key(3)
 SIZES = [1, 2, 3, 10, 11, 12, 60]

@@ -8,10 +8,10 @@ import pytest
 from small_completion import COLS, OBSERVED, ROWS, M, P, Q, sides
 
 import bilevax as bx
-from bilevax import lowrank, sparse
+from bilevax.linalg import low_rank, sparse
+from bilevax.linalg.sparse import pattern
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.sets.sampled import Sampled, SampledNuclearBall, Side, Term
-from bilevax.sparse import pattern
 
 RADIUS = 20.0
 rng = np.random.default_rng(7)
@@ -86,7 +86,7 @@ def test_a_merge_drops_only_what_it_says():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_leading_pair_is_that_of_a_dense_svd(shape, dtype):
     dense = np.where(np.random.default_rng(2).random(shape) < 0.5, np.random.default_rng(3).standard_normal(shape), 0)
-    value, u, v, error = lowrank.top_pair(lowrank.dense(dense.astype(dtype)), np.zeros(min(shape), dtype), 0.0, 500)
+    value, u, v, error = low_rank.top_pair(low_rank.dense(dense.astype(dtype)), np.zeros(min(shape), dtype), 0.0, 500)
     largest = np.linalg.norm(dense, 2)
     precision = 1e-5 if dtype == np.float32 else 1e-12
     assert value == pytest.approx(largest, rel=precision) and largest - value <= error + precision * largest

@@ -19,8 +19,8 @@ from bilevax.estimators import entries as forms
 from bilevax.estimators.course import Course, Options, damped, norm_weights
 from bilevax.estimators.effects import at
 from bilevax.estimators.entries import Entries
-from bilevax.lowrank import one_blas_thread
-from bilevax.sparse import sample
+from bilevax.linalg.low_rank import one_blas_thread
+from bilevax.linalg.sparse import sample
 
 _GROWTH = 2.0  # from one radius of the path to the next
 _LONGEST = 20  # radii of a path at most

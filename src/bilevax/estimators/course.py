@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevax import lowrank
 from bilevax.estimators.effects import Effects
 from bilevax.estimators.entries import Entries
+from bilevax.linalg import low_rank
+from bilevax.linalg.sparse import Pattern
 from bilevax.problems import sparse_completion
 from bilevax.sets import SampledNuclearBall
 from bilevax.sets.sampled import Sampled, Side, Term
 from bilevax.solvers import BlockIBCG
-from bilevax.sparse import Pattern
 
 
 class Options(NamedTuple):
@@ -152,7 +152,7 @@ def likeness(known: Pattern, weights: np.ndarray, directions: int) -> Likeness |
         return None
     by_row, by_col = (damped(counts) for counts in _counts(known, weights))
     operator = known.operator(known.scaled(weights, by_row, by_col))
-    found = Likeness(*lowrank.leading(operator, min(directions, min(known.shape) - 1)))
+    found = Likeness(*low_rank.leading(operator, min(directions, min(known.shape) - 1)))
     told = int(np.sum(found.values > 1e-2 * found.values[0]))  # a full matrix has one direction, which tells nothing
     return Likeness(found.rows[:, :told], found.values[:told], found.cols[:, :told]) if told > 1 else None
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bilevax.estimators.entries import Entries, checked
-from bilevax.sparse import Pattern, pattern
+from bilevax.linalg.sparse import Pattern, pattern
 
 
 class Effects:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevax import trees
+from bilevax.linalg.sparse import pattern
 from bilevax.problem import BilevelProblem
 from bilevax.problems.completion import STRUCTURE, lower, setting, upper
 from bilevax.sets.sampled import SampledNuclearBall
-from bilevax.sparse import pattern
 from bilevax.theory import Constants
 
 

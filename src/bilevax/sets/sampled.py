@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Scalar
 
-from bilevax import lowrank, trees
+from bilevax import trees
+from bilevax.linalg import low_rank
+from bilevax.linalg.sparse import Pattern
 from bilevax.sets.contract import (
     Basis,
     Condition,
@@ -24,7 +26,6 @@ from bilevax.sets.contract import (
     number,
 )
 from bilevax.sets.spectral import first_basis
-from bilevax.sparse import Pattern
 
 _move_values = jax.jit(trees.move)  # one pass over the entries instead of three
 
@@ -186,7 +187,7 @@ class SampledNuclearBall(ConvexSet):
         )
         return rows, cols
 
-    def _inside(self, values: np.ndarray, rows: Side, cols: Side) -> lowrank.Operator:
+    def _inside(self, values: np.ndarray, rows: Side, cols: Side) -> low_rank.Operator:
         """`A^T V B` for the sparse matrix V with these values: a direction as the ball of Z sees it."""
         scaled = values
         if self.rows is not None or self.cols is not None:
@@ -197,7 +198,7 @@ class SampledNuclearBall(ConvexSet):
             rows._replace(scale=np.ones(1, values.dtype)),
             cols._replace(scale=np.ones(1, values.dtype)),
         )
-        return lowrank.Operator(
+        return low_rank.Operator(
             self.pattern.shape,
             lambda block: alike_rows.back(sparse.times(alike_cols.times(block))),
             lambda block: alike_cols.back(sparse.back(alike_rows.times(block))),
@@ -234,8 +235,8 @@ class SampledNuclearBall(ConvexSet):
         values = np.asarray(trees.coordinates(direction))
         rows, cols = self._sides(values.dtype)
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
-        with lowrank.one_blas_thread():
-            _, u, v, error = lowrank.top_pair(
+        with low_rank.one_blas_thread():
+            _, u, v, error = low_rank.top_pair(
                 self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products
             )
         left = np.asarray(rows.times(-float(self.radius) * u), values.dtype)[:, None]
@@ -256,13 +257,13 @@ class SampledNuclearBall(ConvexSet):
         step = self._inside(values, rows, cols)
         left, right = x.factors()
         left, right = rows.undo(left), cols.undo(right)
-        operator = lowrank.Operator(
+        operator = low_rank.Operator(
             self.pattern.shape,
             lambda block: step.times(block) + left @ (right.T @ block),
             lambda block: step.back(block) + right @ (left.T @ block),
         )
-        ball = functools.partial(lowrank.to_l1_ball, radius=float(self.radius))
-        found = lowrank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
+        ball = functools.partial(low_rank.to_l1_ball, radius=float(self.radius))
+        found = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
         scaled = found.left * found.values
         # |A B^T - C D^T|^2 from products of the factors.
         a, b = np.column_stack([scaled, -left]), np.column_stack([found.right, right])

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax import linalg, lowrank, trees
+from bilevax import trees
+from bilevax.linalg import lanczos, low_rank
 from bilevax.sets.contract import (
     Basis,
     Condition,
@@ -59,7 +60,7 @@ def first_basis(shape: tuple[int, ...], dtype: Any) -> Basis:
     return Basis(np.random.default_rng(_NOISE).standard_normal((shape[1], columns)).astype(dtype))
 
 
-def _whole_step(x: Array, answer: np.ndarray, found: lowrank.Shrunk, structure: Any) -> LowRankStep:
+def _whole_step(x: Array, answer: np.ndarray, found: low_rank.Shrunk, structure: Any) -> LowRankStep:
     """A step between matrices that are at hand."""
     squared = float(np.sum((answer - np.asarray(x)) ** 2))
     moved = jax.tree.unflatten(structure, [jnp.asarray(answer, x.dtype)])
@@ -104,7 +105,7 @@ class NuclearBall(_Spectral):
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
         matrix, structure = one_matrix(self, direction)
-        pair = linalg.top_singular_pair(
+        pair = lanczos.top_singular_pair(
             matrix, memory.warm, jax.random.key(_NOISE), tol=self.tol, max_products=self.max_products
         )
         s = -self.radius * jnp.outer(pair.left, pair.right)
@@ -125,9 +126,9 @@ class NuclearBall(_Spectral):
         self, x: PyTree, shift: PyTree, basis: Basis, *, max_rank: int | None, verify: bool
     ) -> LowRankStep:
         matrix, structure = one_matrix(self, x)
-        operator = lowrank.dense(np.asarray(matrix) + np.asarray(one_matrix(self, shift)[0]))
-        ball = functools.partial(lowrank.to_l1_ball, radius=float(self.radius))
-        found = lowrank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
+        operator = low_rank.dense(np.asarray(matrix) + np.asarray(one_matrix(self, shift)[0]))
+        ball = functools.partial(low_rank.to_l1_ball, radius=float(self.radius))
+        found = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
         return _whole_step(matrix, (found.left * found.values) @ found.right.T, found, structure)
 
     def vertex(self, like: PyTree) -> PyTree:
@@ -189,7 +190,7 @@ class Spectraplex(_Spectral):
         largest = jnp.max(jnp.abs(matrix))
         unit = jnp.where(largest == 0, 1, largest)
         symmetric = (0.5 * matrix + 0.5 * matrix.T) / unit
-        lowest = linalg.lowest_eigenpair(
+        lowest = lanczos.lowest_eigenpair(
             symmetric, memory.warm, jax.random.key(_NOISE), tol=self.tol, max_products=self.max_products
         )
         room = self._room(n)
@@ -217,12 +218,12 @@ class Spectraplex(_Spectral):
         # Raised until no eigenvalue is negative, so that singular values and eigenvalues are the same.
         raised = max(0.0, -float(np.linalg.eigvalsh(target)[0]))
 
-        def clip(values: np.ndarray) -> lowrank.Shrinkage:
-            kept, threshold = lowrank.to_l1_ball(np.maximum(values - raised, 0), room)
-            return lowrank.Shrinkage(kept, raised + threshold)
+        def clip(values: np.ndarray) -> low_rank.Shrinkage:
+            kept, threshold = low_rank.to_l1_ball(np.maximum(values - raised, 0), room)
+            return low_rank.Shrinkage(kept, raised + threshold)
 
-        operator = lowrank.dense(target + raised * np.eye(n, dtype=target.dtype))
-        found = lowrank.shrunk(operator, basis.vectors, clip, max_rank=max_rank, verify=verify)
+        operator = low_rank.dense(target + raised * np.eye(n, dtype=target.dtype))
+        found = low_rank.shrunk(operator, basis.vectors, clip, max_rank=max_rank, verify=verify)
         answer = (found.right * found.values) @ found.right.T + eps * np.eye(n, dtype=target.dtype)
         return _whole_step(matrix, answer, found, structure)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
-from bilevax.lowrank import one_blas_thread
+from bilevax.linalg.low_rank import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.defaults import check_counts

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
-from bilevax import control, trees
+from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann_budget, random_neumann, sampled_hvp
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
@@ -32,7 +33,7 @@ def decaying_steps(
         length: Scalar = 2 / (constants.mu_g * (t.astype(trees.dtype(y)) + 1) + constants.L_g)
         return t + 1, trees.axpy(-length, problem.sample(jax.random.fold_in(key, t)).lower_grad(x, y), y)
 
-    return control.repeat(count, step, (jnp.zeros((), jnp.int32), y), host=problem.host)[1]
+    return host_loops.repeat(count, step, (jnp.zeros((), jnp.int32), y), host=problem.host)[1]
 
 
 class BSAState(eqx.Module):

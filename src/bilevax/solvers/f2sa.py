@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from bilevax import control, trees
+from bilevax import trees
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
@@ -95,7 +96,7 @@ class F2SA(eqx.Module):
             return t + 1, trees.axpy(-gamma, g_y, y), z_next
 
         start = (jnp.zeros((), jnp.int32), state.y, state.z)
-        _, y, z = control.repeat(self.lower, inner, start, host=problem.host)
+        _, y, z = host_loops.repeat(self.lower, inner, start, host=problem.host)
         p = problem.sample(draw_x)
         f_x, g_x = penalty_direction(p, x, y, z)
         F = trees.axpy(lam, g_x, f_x)

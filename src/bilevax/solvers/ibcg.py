@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from bilevax import control, trees
+from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import adjoint_step
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
@@ -98,7 +99,7 @@ class IBCG(eqx.Module):
             _, f_y = problem.upper_grads(x, y)
             return y, adjoint_step(problem.linearize_lower(x, y).hvp, f_y, w, eta)[0]
 
-        y, w = control.repeat(self.warmup, inner, (y, w), host=problem.host)
+        y, w = host_loops.repeat(self.warmup, inner, (y, w), host=problem.host)
         n, estimating = self.warmup, 0 if self.constants is None else self.constants.products
         counts = Counts(upper_grads=2 * n, lower_grads=n, hvps=n + estimating)
         return IBCGState(x, y, w, k, problem.domain.start(x)), counts

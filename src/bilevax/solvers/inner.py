@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
-from bilevax import control, trees
+from bilevax import trees
 from bilevax.hypergradient import adjoint_step
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.theory import Constants
 
@@ -29,7 +30,7 @@ def lower_steps(
         p = problem if key is None else problem.sample(jax.random.fold_in(key, i))
         return i + 1, trees.axpy(-alpha, p.lower_grad(x, y), y)
 
-    return control.repeat(count, step, (jnp.zeros((), jnp.int32), y), host=problem.host)[1]
+    return host_loops.repeat(count, step, (jnp.zeros((), jnp.int32), y), host=problem.host)[1]
 
 
 def accelerated_lower_steps(
@@ -44,7 +45,7 @@ def accelerated_lower_steps(
         following = trees.axpy(-1 / constants.L_g, problem.lower_grad(x, ahead), ahead)
         return following, trees.axpy(momentum, trees.sub(following, y), following)
 
-    return control.repeat(count, step, (y, y), host=problem.host)[0]
+    return host_loops.repeat(count, step, (y, y), host=problem.host)[0]
 
 
 def adjoint_steps(
@@ -62,7 +63,7 @@ def adjoint_steps(
         i, w = carry
         return i + 1, adjoint_step(lambda w: hvp(w, jax.random.fold_in(key, i)), f_y, w, eta)[0]
 
-    return control.repeat(count, step, (jnp.zeros((), jnp.int32), w), host=host)[1]
+    return host_loops.repeat(count, step, (jnp.zeros((), jnp.int32), w), host=host)[1]
 
 
 def conjugate_steps(
@@ -85,4 +86,4 @@ def conjugate_steps(
         turn = jnp.where(rr > 0, new / jnp.where(rr > 0, rr, 1), 0)
         return trees.axpy(length, p, w), r_next, trees.axpy(turn, p, r_next), new
 
-    return control.repeat(count, step, (w, r, r, trees.inner(r, r)), host=host)[0], count + 1
+    return host_loops.repeat(count, step, (w, r, r, trees.inner(r, r)), host=host)[0], count + 1

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax import control, trees
+from bilevax import trees
 from bilevax.hypergradient import adjoint_step, solve_adjoint, solve_lower
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 
 
@@ -51,10 +52,10 @@ def tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Sca
 @jax.jit
 def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> Seen:
     alpha = alpha.astype(trees.dtype(x))
-    y = control.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y)
+    y = host_loops.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y)
     f_x, f_y = problem.upper_grads(x, y)
     lower = problem.linearize_lower(x, y)
-    w = control.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
+    w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
     return Seen(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
 
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from bilevax import control, trees
+from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.hypergradient import sampled_hvp
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
@@ -94,7 +95,7 @@ class StocBiO(eqx.Module):
             r = trees.axpy(-eta, hvp(r, jax.random.fold_in(draw_h, q)), r)
             return q + 1, r, trees.add(total, r)
 
-        *_, total = control.repeat(self.factors, factor, (jnp.zeros((), jnp.int32), f_y, f_y), host=problem.host)
+        *_, total = host_loops.repeat(self.factors, factor, (jnp.zeros((), jnp.int32), f_y, f_y), host=problem.host)
         F = trees.sub(f_x, lower.cross(trees.scale(eta, total)))
         x_next, s, memory, calls = move_x(problem, x, F, self.xi(k), state.memory, self.x_step)
 

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from bilevax.lowrank import Operator
+from bilevax.linalg.low_rank import Operator
 
 Values = Float[Array, " nnz"]
 BLOCKS, PARALLEL = 4, 1 << 18
