@@ -10,7 +10,8 @@ from bilevax import trees
 from bilevax.problems import quadratic, random_quadratic
 from bilevax.sets import ConvexSet
 from bilevax.sets.contract import Diameter
-from bilevax.solvers import ABA, BA, RAHGD, SOBA, AIDBiO, AmIGO, ITDBiO, defaults
+from bilevax.solvers import ABA, BA, RAHGD, SOBA, AIDBiO, AmIGO, ITDBiO
+from bilevax.solvers.pieces import defaults
 
 KEY = jax.random.key(3)
 N, M = 5, 4

@@ -10,7 +10,8 @@ import pytest
 
 import bilevax as bx
 from bilevax.problems import random_quadratic
-from bilevax.solvers import BSA, F2SA, F3SA, PBGD, StocBiO, defaults
+from bilevax.solvers import BSA, F2SA, F3SA, PBGD, StocBiO
+from bilevax.solvers.pieces import defaults
 
 KEY = jax.random.key(5)
 CONSTANTS = bx.Constants(1.0, 4.0, L_yy_f=1.5)

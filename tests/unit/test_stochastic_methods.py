@@ -11,7 +11,7 @@ import pytest
 import bilevax as bx
 from bilevax.problems import random_quadratic
 from bilevax.solvers import BSA, FSLA, MASOBA, SABA, SOBA, SRBA, SUSTAIN, StocBiO, StochasticIBCG
-from bilevax.solvers.defaults import batch_constants
+from bilevax.solvers.pieces.defaults import batch_constants
 
 KEY = jax.random.key(7)
 METHODS = [SOBA, MASOBA, SABA, SRBA, FSLA, SUSTAIN, StochasticIBCG]

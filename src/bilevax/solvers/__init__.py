@@ -1,12 +1,12 @@
-"""One file per method, and a few for what several methods share."""
+"""One file per method, `auto` that chooses one, and the protocol they follow; `pieces` holds what they share."""
 
 from bilevax.solvers.aba import ABA
 from bilevax.solvers.aid_bio import AIDBiO
 from bilevax.solvers.amigo import AmIGO
+from bilevax.solvers.auto import auto
 from bilevax.solvers.ba import BA
 from bilevax.solvers.block_ibcg import BlockIBCG
 from bilevax.solvers.bsa import BSA
-from bilevax.solvers.choice import auto
 from bilevax.solvers.f2sa import F2SA
 from bilevax.solvers.f3sa import F3SA
 from bilevax.solvers.fsla import FSLA

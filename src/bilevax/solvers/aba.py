@@ -15,8 +15,8 @@ from bilevax.hypergradient import adjoint_solution
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.ba import lower_count
-from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.inner import lower_steps
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

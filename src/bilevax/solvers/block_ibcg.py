@@ -15,9 +15,9 @@ from bilevax.estimation import estimate_constants, for_steps
 from bilevax.linalg.low_rank import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
-from bilevax.solvers.defaults import check_counts
+from bilevax.solvers.pieces.defaults import check_counts
+from bilevax.solvers.pieces.lower_estimate import Seen, has_solutions, inner_of_differences, solved, tracked
 from bilevax.solvers.protocol import Counts, Info
-from bilevax.solvers.seen import Seen, has_solutions, inner_of_differences, solved, tracked
 from bilevax.theory import Constants
 
 GIVE_UP = 40

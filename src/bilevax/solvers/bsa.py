@@ -17,8 +17,8 @@ from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.moving import move_x
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.pieces.x_step import move_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -15,9 +15,9 @@ from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import check_counts, check_steps
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
-from bilevax.solvers.penalties import check_noise, penalised_steps, penalty_direction
+from bilevax.solvers.pieces.defaults import check_counts, check_steps
+from bilevax.solvers.pieces.penalties import check_noise, penalised_steps, penalty_direction
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

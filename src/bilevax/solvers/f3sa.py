@@ -14,10 +14,10 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import check_steps
-from bilevax.solvers.directions import storm, weight
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
-from bilevax.solvers.penalties import check_noise, noisy, penalised_steps, penalty_direction
+from bilevax.solvers.pieces.defaults import check_steps
+from bilevax.solvers.pieces.directions import storm, weight
+from bilevax.solvers.pieces.penalties import check_noise, noisy, penalised_steps, penalty_direction
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -15,9 +15,9 @@ from bilevax.hypergradient import adjoint_step, direction
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import check_steps, decaying, single_loop
-from bilevax.solvers.directions import storm, weight
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
+from bilevax.solvers.pieces.directions import storm, weight
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

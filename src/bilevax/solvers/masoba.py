@@ -13,9 +13,9 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import check_steps, decaying, single_loop
-from bilevax.solvers.directions import directions, weight
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
+from bilevax.solvers.pieces.directions import directions, weight
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -15,10 +15,10 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.sets.contract import number
-from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, decaying
-from bilevax.solvers.inner import lower_steps
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
-from bilevax.solvers.penalties import first_penalty, penalty_smoothness, with_upper_curvature
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, decaying
+from bilevax.solvers.pieces.lower_steps import lower_steps
+from bilevax.solvers.pieces.penalties import first_penalty, penalty_smoothness, with_upper_curvature
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

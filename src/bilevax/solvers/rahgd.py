@@ -15,8 +15,8 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets.contract import number
-from bilevax.solvers.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.inner import accelerated_lower_steps, conjugate_steps
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps, conjugate_steps
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -15,7 +15,7 @@ from bilevax.hypergradient import adjoint_solution, adjoint_step, neumann_budget
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule, check_fraction
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import decaying
+from bilevax.solvers.pieces.defaults import decaying
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -17,9 +17,9 @@ from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import batch_constants, check_counts, outer_schedule
-from bilevax.solvers.inner import lower_steps
-from bilevax.solvers.moving import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
+from bilevax.solvers.pieces.lower_steps import lower_steps
+from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

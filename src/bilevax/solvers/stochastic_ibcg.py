@@ -14,8 +14,8 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import OpenLoop, Power, Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import batch_constants, check_steps, decaying
-from bilevax.solvers.directions import Directions, directions, into_ball, storm, weight
+from bilevax.solvers.pieces.defaults import batch_constants, check_steps, decaying
+from bilevax.solvers.pieces.directions import Directions, directions, into_ball, storm, weight
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 

@@ -16,7 +16,7 @@ from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampl
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
 from bilevax.sets.contract import known, number
-from bilevax.solvers.defaults import outer_schedule
+from bilevax.solvers.pieces.defaults import outer_schedule
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 

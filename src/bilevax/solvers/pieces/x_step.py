@@ -11,7 +11,7 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, check_fraction
 from bilevax.sets import Memory
-from bilevax.solvers.defaults import check_steps
+from bilevax.solvers.pieces.defaults import check_steps
 
 X_STEPS = {"project": "project", "fw": "lmo"}
 """The ways x can move, and the oracle of the set that each calls."""

@@ -15,7 +15,7 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import adjoint_solution
 from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.schedules import Constant, Power
-from bilevax.solvers.defaults import batch_constants, outer_schedule
+from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
 from bilevax.theory import Constants
 
 
