@@ -30,11 +30,11 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 import bilevax as bx
-from bilevax import rundir
+from bilevax.drawing.tables import markdown
 from bilevax.linalg.sparse import _compiled_dots, pattern
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.problems.completion import synthetic
-from bilevax.report.tables import markdown
+from bilevax.runs import run_directory
 
 jax.config.update("jax_enable_x64", True)
 LAMBDA1, LAMBDA2, DELTA = 0.05, 0.05, 0.9
@@ -307,7 +307,7 @@ def main():
         ]
         print(markdown(rows) + "\n", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"machine": rundir.machine(), "results": results}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"machine": run_directory.machine(), "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

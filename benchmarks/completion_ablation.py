@@ -27,12 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevax as bx
+from bilevax.drawing.tables import markdown
 from bilevax.estimators import MatrixCompletion
 from bilevax.estimators import completion as estimator
 from bilevax.estimators.course import Course
 from bilevax.estimators.effects import at, effects_only
 from bilevax.problems import synthetic
-from bilevax.report.tables import markdown
 
 LOADERS = {"100k": bx.datasets.movielens_100k, "1m": bx.datasets.movielens_1m}
 NAMES = {"100k": "MovieLens 100K", "1m": "MovieLens 1M"}

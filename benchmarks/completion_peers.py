@@ -28,7 +28,7 @@ from cmfrec import CMF
 from scipy.sparse import coo_matrix
 
 import bilevax as bx
-from bilevax.report.tables import markdown
+from bilevax.drawing.tables import markdown
 
 LOADERS = {
     "100k": bx.datasets.movielens_100k,

@@ -22,8 +22,8 @@ import numpy as np
 from overhead import ORACLES, oracle_loop
 
 import bilevax as bx
-from bilevax import rundir, stepping
-from bilevax.report.tables import markdown
+from bilevax.drawing.tables import markdown
+from bilevax.runs import chunks, run_directory
 from bilevax.solvers import COUNTS
 
 jax.config.update("jax_enable_x64", True)
@@ -119,7 +119,7 @@ def draws_per_step(solver, blocks, steps=10):
     drawn = []
     parts = {name: Noted(part.size, part.total, drawn) for name, part in problem.sampler.parts.items()}
     problem = replace(problem, sampler=bx.PerPart(parts), structure=bx.LowerStructure(host=True))
-    solver = stepping.prepare(*stepping.cast_numbers(problem, solver, jnp.float64), x, y, jax.random.key(0))
+    solver = chunks.prepare(*chunks.cast_numbers(problem, solver, jnp.float64), x, y, jax.random.key(0))
     state, _ = solver.init(problem, x, y)
     state = replace(state, k=state.k + 20)
     drawn.clear()
@@ -172,10 +172,10 @@ def overheads(methods, n, blocks):
     loops["draws"] = lambda count: draw(problem, key, count)
 
     def step_loop(solver):
-        ready = stepping.prepare(*stepping.cast_numbers(problem, solver, jnp.float64), x, y, key)
-        state, _ = stepping.init(problem, ready, x, y)
-        state = stepping.advance(problem, ready, state, key, np.int32(20)).state  # past the first, special steps
-        return lambda count: stepping.advance(problem, ready, state, key, np.int32(count))
+        ready = chunks.prepare(*chunks.cast_numbers(problem, solver, jnp.float64), x, y, key)
+        state, _ = chunks.init(problem, ready, x, y)
+        state = chunks.advance(problem, ready, state, key, np.int32(20)).state  # past the first, special steps
+        return lambda count: chunks.advance(problem, ready, state, key, np.int32(count))
 
     steps = {name: step_loop(solver) for name, solver in methods.items()}
     seconds, compiling, turns = medians(loops | steps)
@@ -213,7 +213,7 @@ def main():
             rows += overheads(asked, n, blocks) if asked else []
     print(markdown(rows))
     if options.json:
-        options.json.write_text(json.dumps({**rundir.machine(), "methods": rows}, indent=2) + "\n")
+        options.json.write_text(json.dumps({**run_directory.machine(), "methods": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

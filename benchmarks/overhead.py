@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevax as bx
-from bilevax import rundir, stepping
+from bilevax.drawing.tables import markdown
 from bilevax.linalg import lanczos
-from bilevax.report.tables import markdown
+from bilevax.runs import chunks, run_directory
 
 jax.config.update("jax_enable_x64", True)
 
@@ -99,13 +99,13 @@ ORACLES = {
 def step_overhead(make, n):
     problem, x, y = make(n)
     solver = bx.IBCG(0.01, alpha=0.1, eta=0.1, warmup=0)
-    problem, solver = stepping.cast_numbers(problem, solver, jnp.float64)
+    problem, solver = chunks.cast_numbers(problem, solver, jnp.float64)
     key = jax.random.key(0)
     solver = solver.prepare(problem, x, y, key)
     state, _ = solver.init(problem, x, y)
     point = {"x": x + 0.1, "y": y + 0.2, "w": y + 0.3}
     parts = {name: seconds_per_turn(oracle_loop(f), problem, point) for name, f in ORACLES.items()}
-    whole = seconds_per_turn(lambda *a: stepping.advance(*a[:-1], np.int32(a[-1])), problem, solver, state, key)
+    whole = seconds_per_turn(lambda *a: chunks.advance(*a[:-1], np.int32(a[-1])), problem, solver, state, key)
     total = sum(parts.values())
     return {
         "problem": make.__name__,
@@ -199,7 +199,7 @@ def main():
     print(markdown(tables["nuclear lmo"]))
     if options.json:
         with open(options.json, "w") as stream:
-            json.dump({**rundir.machine(), **tables}, stream, indent=2)
+            json.dump({**run_directory.machine(), **tables}, stream, indent=2)
 
 
 if __name__ == "__main__":

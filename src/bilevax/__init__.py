@@ -2,13 +2,17 @@
 
 from bilevax import datasets, problems, theory
 from bilevax.diagnosis import Diagnosis, Finding, diagnose
+from bilevax.drawing.figures import plot
 from bilevax.hypergradient import exact_hypergradient
-from bilevax.loop import solve
-from bilevax.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
 from bilevax.problems import minimax
-from bilevax.report import Comparison, compare, plot
-from bilevax.result import Result, SolveFailed
+from bilevax.runs.chunks import run
+from bilevax.runs.compare import Comparison, compare
+from bilevax.runs.loop import solve
+from bilevax.runs.metrics import Audit, audit, basic_metrics, exact_metrics
+from bilevax.runs.result import Result, SolveFailed
+from bilevax.runs.stopping import Status, Stop, gap_below, plateau, relative_gap
+from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler
 from bilevax.schedules import Constant, OpenLoop, Power, Schedule
 from bilevax.sets import (
@@ -57,10 +61,7 @@ from bilevax.solvers import (
     StochasticIBCG,
     auto,
 )
-from bilevax.stepping import run
-from bilevax.stopping import Status, Stop, gap_below, plateau, relative_gap
 from bilevax.theory import Constants
-from bilevax.trace import Trace
 
 __all__ = [
     "ABA",

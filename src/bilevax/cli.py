@@ -143,7 +143,7 @@ def _methods(options: argparse.Namespace) -> int:
 
 def _datasets(options: argparse.Namespace) -> int:
     from bilevax import datasets
-    from bilevax.report.tables import markdown
+    from bilevax.drawing.tables import markdown
 
     if options.action == "list":
         print(markdown(datasets.table()))

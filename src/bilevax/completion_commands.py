@@ -191,7 +191,7 @@ def _error(error: np.ndarray) -> dict[str, float]:
 
 def report(metrics: Mapping[str, Any]) -> str:
     """The table of errors and a line about the fit."""
-    from bilevax.report.tables import markdown
+    from bilevax.drawing.tables import markdown
 
     fit = f"Radius {metrics['radius']:.4g}, rank {metrics['rank']}, {metrics['seconds']:.1f} s."
     if metrics["errors"] is None:
@@ -245,7 +245,7 @@ def save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> N
 
 def draw_path(file: Path, path: Sequence[Mapping[str, Any]], radius: float, rank: int) -> bool:
     """Validation error and rank against the radius, the chosen one marked; False if there is no path to draw."""
-    from bilevax.report.figures import PALETTE, new_figure, save
+    from bilevax.drawing.figures import PALETTE, new_figure, save
 
     points = sorted(path, key=lambda point: point["radius"])
     if len(points) < 2:
@@ -297,9 +297,9 @@ def predict(options: argparse.Namespace) -> int:
 
 def recommend(options: argparse.Namespace) -> int:
     """A table of the items with the highest predictions among those that the user has not rated."""
+    from bilevax.drawing.tables import markdown
     from bilevax.estimators import load
     from bilevax.ratings import read_titles
-    from bilevax.report.tables import markdown
 
     estimator, row_ids, col_ids = load(options.model)
     titles = None if options.items is None else read_titles(options.items)

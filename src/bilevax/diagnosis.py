@@ -12,10 +12,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax import trees, validation
+from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps, lower_spectrum, sample_points, sampled_constants
 from bilevax.hypergradient import exact_hypergradient, solve_lower
 from bilevax.problem import BilevelProblem
+from bilevax.runs import checks
 from bilevax.theory import Constants
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
@@ -95,7 +96,7 @@ def diagnose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None, *, k
     key = jax.random.key(0) if key is None else key
     findings: list[Finding] = []
     try:
-        x, y = validation.check_start(problem, x0, y0)
+        x, y = checks.check_start(problem, x0, y0)
         problem = replace(problem, domain=trees.cast(problem.domain, trees.dtype(x)))
     except (TypeError, ValueError) as error:
         return Diagnosis([Finding("input", FAULT, str(error))])
@@ -134,7 +135,7 @@ def _set(problem: BilevelProblem, x: PyTree, key: Array) -> Finding:
     """The oracle answers in kind, inside the set, and no worse than what other directions found."""
     name = "set"
     try:
-        validation.check_lmo(problem, x, "an lmo method")
+        checks.check_lmo(problem, x, "an lmo method")
     except (TypeError, ValueError) as error:
         return Finding(name, FAULT, str(error))
     domain = problem.domain

@@ -10,8 +10,8 @@ import pytest
 import zoo
 
 import bilevax as bx
-from bilevax import stepping
 from bilevax.problems import quadratic
+from bilevax.runs import chunks
 
 # Most of a test is compilation: the paper's own method meets every set, its rivals two, another method one, and a mode
 # a vector. Methods for sampled problems meet rows, in blocks.
@@ -117,7 +117,7 @@ def test_run_and_solve_agree_and_repeat(name, domain):
 def test_stopped_written_and_continued_equals_uninterrupted(name, domain, tmp_path):
     problem, solver, x0, y0 = setting(name, domain)
     solver, state = first_state(problem, solver, x0, y0)
-    go = lambda state, count: stepping.advance(problem, solver, state, KEY, np.int32(count)).state  # noqa: E731
+    go = lambda state, count: chunks.advance(problem, solver, state, KEY, np.int32(count)).state  # noqa: E731
     eqx.tree_serialise_leaves(tmp_path / "state", go(state, 7))
     continued = go(eqx.tree_deserialise_leaves(tmp_path / "state", state), 6)
     assert all(map(np.array_equal, *map(jax.tree.leaves, (continued, go(state, 13)))))
@@ -206,7 +206,7 @@ def test_large_data_are_arguments_of_the_compiled_loop(name):
 
     def largest_constant(problem):
         solver, state = first_state(problem, told(name), x0, x0)
-        traced = jax.make_jaxpr(stepping.advance.__wrapped__)(problem, solver, state, KEY, np.int32(3))
+        traced = jax.make_jaxpr(chunks.advance.__wrapped__)(problem, solver, state, KEY, np.int32(3))
         return max((np.size(c) for c in traced.consts), default=0)
 
     large, sampler = jnp.ones(100_000), bx.Blocks(100_000, 100_000) if name == "SABA" else None

@@ -8,9 +8,9 @@ import pytest
 
 import bilevax as bx
 from bilevax import cli
+from bilevax.drawing.tables import markdown
 from bilevax.experiments import toy
 from bilevax.experiments.jobs import Options
-from bilevax.report.tables import markdown
 
 
 def test_demo_draws_tables_pictures_and_runs(tmp_path, capsys):
@@ -23,7 +23,7 @@ def test_demo_draws_tables_pictures_and_runs(tmp_path, capsys):
     runs = sorted(path.parent for path in (tmp_path / "out" / "runs").rglob("config.json"))
     assert len(runs) == 21
     for run in runs:
-        config, trace = bx.rundir.load(run)
+        config, trace = bx.runs.run_directory.load(run)
         assert config["steps"] == trace["step"][-1] and config["versions"]["jax"]
     assert "| toy, mu_g = 1" in (tmp_path / "out" / "table.md").read_text()
 

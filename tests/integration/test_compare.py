@@ -12,8 +12,7 @@ import pytest
 from zoo import known_problem
 
 import bilevax as bx
-from bilevax import rundir
-from bilevax.report import comparison
+from bilevax.runs import compare, run_directory
 from bilevax.solvers import COUNTS
 
 PROBLEM = known_problem("Simplex").problem
@@ -27,7 +26,7 @@ class Broken(bx.IBCG):
 
 
 def compare(solvers=METHODS, x0=X0, y0=Y0, problem=PROBLEM, **options):
-    return comparison.compare(problem, solvers, x0, y0, **{"steps": 40, "every": 10, **options})
+    return compare.compare(problem, solvers, x0, y0, **{"steps": 40, "every": 10, **options})
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_metrics_and_rules_that_can_be_read_once_serve_every_method():
 
 
 def test_the_columns_of_a_trace_are_those_the_table_takes_for_its_own():
-    assert set(compare().traces["constant"].columns) == set(comparison._OWN)
+    assert set(compare().traces["constant"].columns) == set(compare._OWN)
 
 
 def test_the_table(found):
@@ -189,7 +188,7 @@ def test_best_looks_at_last_values(found):
 
 def fake(rows):
     """A result that is nothing but a trace."""
-    blank = dict.fromkeys(comparison._OWN, 0.0) | dict.fromkeys(COUNTS, 1)
+    blank = dict.fromkeys(compare._OWN, 0.0) | dict.fromkeys(COUNTS, 1)
     trace = bx.Trace([{**blank, "step": 10 * i, "seconds": 0.5 * i, **row} for i, row in enumerate(rows)])
     return bx.Result(
         None, None, bx.Status.MAX_STEPS, "", 10 * len(rows), 1.0, 0.1, trace, state=None, problem=None, solver=None
@@ -198,10 +197,10 @@ def fake(rows):
 
 def made(**columns):
     entries = {
-        name: comparison.Entry(name, bx.IBCG(), fake([{"gap": v} for v in values]), "MAX_STEPS", "")
+        name: compare.Entry(name, bx.IBCG(), fake([{"gap": v} for v in values]), "MAX_STEPS", "")
         for name, values in columns.items()
     }
-    return comparison.Comparison({**entries, "bad": comparison.Entry("bad", bx.IBCG(), None, "FAILED", "why")})
+    return compare.Comparison({**entries, "bad": compare.Entry("bad", bx.IBCG(), None, "FAILED", "why")})
 
 
 NAN, INF = np.nan, np.inf
@@ -231,8 +230,8 @@ def test_columns_of_nan():
 
 def test_a_column_that_only_some_methods_have():
     one, other = fake([{"extra": 2.0}]), fake([{}])
-    entries = {name: comparison.Entry(name, bx.IBCG(), r, "MAX_STEPS", "") for name, r in (("a", one), ("b", other))}
-    compared = comparison.Comparison(entries)
+    entries = {name: compare.Entry(name, bx.IBCG(), r, "MAX_STEPS", "") for name, r in (("a", one), ("b", other))}
+    compared = compare.Comparison(entries)
     assert [row["extra"] for row in parsed(str(compared)).values()] == ["2", "-"]
     assert compared.best("extra") == "a" and np.isnan(compared.steps_to("extra", 3.0)["b"])
 
@@ -261,7 +260,7 @@ def test_saved_runs_load_again(found, tmp_path):
     folder = found.save(tmp_path / "a" / "b")
     assert sorted(path.name for path in folder.iterdir()) == ["constant", "open-loop", "table.md"]
     for name, slug in (("open loop", "open-loop"), ("constant", "constant")):
-        config, trace = rundir.load(folder / slug)
+        config, trace = run_directory.load(folder / slug)
         assert (config["status"], config["steps"]) == ("MAX_STEPS", 40) and list(trace) == list(found.traces[name])
     assert (folder / "table.md").read_text() == f"{found}\n"
     found.save(folder)  # a second time is no harm
@@ -273,7 +272,7 @@ def test_saved_runs_load_again(found, tmp_path):
 
 
 def test_folders_have_different_harmless_names():
-    slugs = comparison._slugs(["IBCG γ=0.1", "ibcg 0.1", "ibcg-0-1-2", "../..", "γ", "table.md", "a" * 300])
+    slugs = compare._slugs(["IBCG γ=0.1", "ibcg 0.1", "ibcg-0-1-2", "../..", "γ", "table.md", "a" * 300])
     assert slugs == ["ibcg-0-1", "ibcg-0-1-2", "ibcg-0-1-2-2", "method", "method-2", "table-md", "a" * 80]
 
 

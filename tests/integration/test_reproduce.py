@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax import cli, rundir
+from bilevax import cli
 from bilevax.experiments import adjoint, catalogue, completion, drawing, jobs, multitask, reproduce, toy
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Options, Runs
+from bilevax.runs import run_directory
 
 SMALL = Options(quick=True, repeats=1, methods=("IBCG",))
 HAS_DATA = pytest.mark.skipif("BILEVAX_DATA" not in os.environ, reason="BILEVAX_DATA does not name a data folder")
@@ -67,7 +68,7 @@ def test_runs_figures_tables_and_page_are_written(finished):
 
 def test_numbers_of_the_page_are_those_of_the_run_directories(finished):
     folder, text = finished
-    ends = [rundir.load(folder / "runs/adjoint/printed/sbfw" / str(i))[1].last["adjoint_error"] for i in (0, 1)]
+    ends = [run_directory.load(folder / "runs/adjoint/printed/sbfw" / str(i))[1].last["adjoint_error"] for i in (0, 1)]
     row = next(line for line in text.splitlines() if re.match(r"\| printed +\| SBFW", line))
     assert f"{np.median(ends):.3g}" in row
 
@@ -142,14 +143,14 @@ def test_a_run_in_the_way_is_refused_and_left_alone(copied, monkeypatch, spoil, 
 
 
 def test_a_full_disk_is_said_in_words_and_loses_no_finished_run(tmp_path, monkeypatch, capsys):
-    real = rundir.write_whole
+    real = run_directory.write_whole
 
     def full(path, *args, **options):
         if path.parts[-2] == "1":
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, *args, **options)
 
-    monkeypatch.setattr(rundir, "write_whole", full)
+    monkeypatch.setattr(run_directory, "write_whole", full)
     arguments = ["reproduce", "adjoint", "--quick", "--variant", "printed", "--out", str(tmp_path / "o"), "--quiet"]
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 from zoo import known_problem
 
 import bilevax as bx
-from bilevax import rundir
+from bilevax.runs import run_directory
 
 KNOWN = known_problem("Simplex")
 PROBLEM, RADIUS = KNOWN.problem, 2.0
@@ -269,7 +269,7 @@ def test_the_printed_result():
 
 def test_run_directory_round_trip(tmp_path):
     result = solve(replace(PROBLEM, domain=bx.UserSet(lambda d: RADIUS * jax.nn.one_hot(jnp.argmin(d), 5))))
-    config, trace = rundir.load(result.save(tmp_path / "run"))
+    config, trace = run_directory.load(result.save(tmp_path / "run"))
     assert (config["status"], config["steps"], config["format"]) == ("MAX_STEPS", 40, 1)
     assert list(trace) == list(result.trace)
     assert "NaN" not in (tmp_path / "run" / "config.json").read_text()  # which is not JSON

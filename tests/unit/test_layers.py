@@ -10,13 +10,15 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 # Lowest first. A module may import its own layer (never in a circle, or Python itself would complain) and those below.
 LAYERS = [
-    ["trees", "linalg", "files", "clock"],
+    ["trees", "linalg", "files"],
     ["sets", "schedules", "sampling", "problem"],
     ["hypergradient", "theory", "estimation"],
     ["solvers"],
-    ["trace", "stopping", "metrics", "validation", "progress", "rundir", "result", "stepping", "loop", "diagnosis"],
+    ["drawing"],
+    ["runs", "diagnosis"],
     ["problems", "datasets"],
-    ["ratings", "estimators", "report"],
+    ["ratings"],
+    ["estimators"],
     ["experiments"],
     ["completion_commands", "cli", "__main__"],
 ]

@@ -10,8 +10,8 @@ import scipy.optimize
 from zoo import finite_sum, known_problem
 
 import bilevax as bx
-from bilevax import stepping
 from bilevax.estimation import estimate_smoothness
+from bilevax.runs import chunks
 
 KEY = jax.random.key(4)
 X0, Y0 = np.full(5, 0.4), np.linspace(-1, 1, 6)
@@ -98,7 +98,7 @@ def test_printed_steps_ask_for_a_missing_constant_by_name(name):
 
 def test_given_steps_are_kept_and_missing_ones_follow_from_the_constants():
     known = known_problem("Simplex")
-    solver = stepping.prepare(known.problem, bx.TTSA(constants=known.constants), jnp.asarray(X0), jnp.zeros(6), KEY)
+    solver = chunks.prepare(known.problem, bx.TTSA(constants=known.constants), jnp.asarray(X0), jnp.zeros(6), KEY)
     found = [[float(step(jnp.asarray(k, jnp.int32))) for k in (0, 9)] for step in (solver.alpha, solver.beta)]
     np.testing.assert_allclose(found[0][0], 1 / (2 * curvature(known)), rtol=0.05)
     np.testing.assert_allclose(found[1][0], 2 / 11)

@@ -13,9 +13,9 @@ from bilevax import hypergradient, trees
 from bilevax.experiments import drawing
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Experiment, Figure, Job, Options, Outcome, Report, Runs, Table
 from bilevax.experiments.jobs import judge as judged
-from bilevax.loop import solve
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
+from bilevax.runs.loop import solve
 from bilevax.sets import Simplex
 from bilevax.solvers import IBCG, SBFW, Solver
 from bilevax.theory import Constants

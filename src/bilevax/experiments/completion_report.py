@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.drawing import figures
 from bilevax.experiments import completion, drawing
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Claim, Experiment, Figure, Report, Run, Runs, Table, judge
-from bilevax.report import figures
 
 PANELS = [("error", "seconds"), ("lower_grad_norm", "seconds"), ("upper", "seconds")]
 WORDS = {PRINTED: "as printed", REPAIRED: "repaired"}

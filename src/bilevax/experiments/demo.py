@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bilevax import __version__, rundir
+from bilevax import __version__
+from bilevax.drawing import figures
+from bilevax.drawing.tables import markdown
 from bilevax.experiments import completion, completion_report, toy
 from bilevax.experiments.jobs import Options, Run, Runs
 from bilevax.files import write_whole
-from bilevax.report import figures
-from bilevax.report.tables import markdown
+from bilevax.runs import run_directory
 
 SECONDS = 5.0
 """The most one method may take on the completion problem."""
@@ -27,7 +28,7 @@ def demo(folder: Path, *, seed: int = 0, steps: int = 1000, n: int = 250, progre
         for job in jobs:
             outcome = job.run(f"{job.folder}, {job.variant}: {job.method}" if progress else False)
             path = outcome.result.save(folder / "runs" / job.path, job.notes(outcome.extras))
-            runs.append(Run(*rundir.load(path)))
+            runs.append(Run(*run_directory.load(path)))
         made = report(Runs(runs))
         for picture in made.figures:
             saved.append(folder / f"{picture.name}.png")
@@ -35,7 +36,7 @@ def demo(folder: Path, *, seed: int = 0, steps: int = 1000, n: int = 250, progre
         tables += [f"**{name}**\n\n{markdown(table.rows)}" for table in made.tables]
 
     body = "\n\n".join(tables)
-    here = rundir.machine()
+    here = run_directory.machine()
     text = f"# bilevax {__version__} demo, seed {seed}\n\n{body}\n\n{_NOTE}\n"
     write_whole(folder / "table.md", lambda stream: stream.write(text))
     listed = "\n".join(f"  {p}" for p in [*saved, folder / "table.md", folder / "runs"])

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.drawing import figures
 from bilevax.experiments.jobs import Runs
-from bilevax.report import figures
 
 
 class Band(NamedTuple):

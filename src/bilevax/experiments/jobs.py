@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax import __version__, rundir
-from bilevax.result import Result
-from bilevax.trace import Trace
+from bilevax import __version__
+from bilevax.runs import run_directory
+from bilevax.runs.result import Result
+from bilevax.runs.trace import Trace
 
 PRINTED, REPAIRED = "printed", "repaired"
 VARIANTS = (PRINTED, REPAIRED)
@@ -134,11 +135,11 @@ class UnusableRun(ValueError):
 def load(root: Path, job: Job) -> Run | None:
     """The finished run of a job, None if there is none; anything else in its place is refused and left alone."""
     folder = root / job.path
-    if not (folder / rundir.CONFIG).exists():
+    if not (folder / run_directory.CONFIG).exists():
         return None
     advice = "give another --out, or delete it to run it again; nothing was changed"
     try:
-        config, trace = rundir.load(folder)
+        config, trace = run_directory.load(folder)
         version, protocol = config["versions"]["bilevax"], config["protocol"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnusableRun(f"the run directory {folder} cannot be read ({error}); {advice}.") from error

@@ -13,16 +13,16 @@ from jaxtyping import Array, Scalar
 
 from bilevax.estimation import estimate_constants
 from bilevax.experiments.table1 import METHODS, MOVES
-from bilevax.loop import solve
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
-from bilevax.result import Result
+from bilevax.runs.loop import solve
+from bilevax.runs.result import Result
+from bilevax.runs.stopping import Status, Stop
+from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks
 from bilevax.sets import L2Ball
 from bilevax.solvers import Solver
-from bilevax.stopping import Status, Stop
 from bilevax.theory import Constants
-from bilevax.trace import Trace
 
 SIZE, KAPPA, SLOPE = 50, 10.0, 0.1
 RATIO = 1e-3

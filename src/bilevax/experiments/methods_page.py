@@ -6,10 +6,10 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from bilevax import rundir
+from bilevax.drawing.tables import markdown
 from bilevax.experiments.methods import KAPPA, LIMITS, RATIO, REPEATS, SECONDS, SIZE, SLOPE, Measured, measured_rows
 from bilevax.experiments.table1 import METHODS, printed_rows, static_rows
-from bilevax.report.tables import markdown
+from bilevax.runs import run_directory
 
 
 def findings(found: Sequence[Measured]) -> list[str]:
@@ -87,7 +87,7 @@ faster than its row.
 
 
 def _machine_words() -> str:
-    here = rundir.machine()
+    here = run_directory.machine()
     cores, versions = ("one core" if here["cores"] == 1 else f"{here['cores']} cores"), here["versions"]
     return f"Measured on {cores} of a {here['system']} machine; bilevax {versions['bilevax']}, jax {versions['jax']}."
 

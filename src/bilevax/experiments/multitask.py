@@ -15,9 +15,9 @@ from jaxtyping import Scalar
 
 from bilevax import datasets
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
-from bilevax.loop import solve
 from bilevax.problem import BilevelProblem
 from bilevax.problems import MultiTask, Task, multi_task, multitask
+from bilevax.runs.loop import solve
 from bilevax.solvers import IBCG, SBFW, TTSA, Solver
 from bilevax.theory import Constants
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bilevax.drawing.tables import markdown
 from bilevax.experiments.jobs import FAILS, HOLDS, UNKNOWN, Experiment, Report, Runs
-from bilevax.report.tables import markdown
 
 NAME = "reproduction.md"
 

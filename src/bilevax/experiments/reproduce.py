@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bilevax import datasets
+from bilevax.drawing import figures
 from bilevax.experiments import page
 from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, Table, load
 from bilevax.files import write_whole
-from bilevax.report import figures
 
 
 def reproduce(

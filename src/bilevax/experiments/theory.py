@@ -18,10 +18,10 @@ from bilevax.problems import (
     KnownProblem,
 )
 from bilevax.problems.known import bent_and_coupled
+from bilevax.runs.chunks import run
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Box
 from bilevax.solvers import IBCG
-from bilevax.stepping import run
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from bilevax import theory
+from bilevax.drawing import figures
 from bilevax.experiments.theory import Run, lagging_adjoint, measure, misled_start, overshooting
 from bilevax.files import write_whole
 from bilevax.problems import (
@@ -23,7 +24,6 @@ from bilevax.problems import (
     known_robust_lower,
     known_robust_upper,
 )
-from bilevax.report import figures
 from bilevax.sets import Simplex
 
 FAMILIES: dict[str, Callable[[float, int], KnownProblem]] = {

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevax.drawing import figures
 from bilevax.experiments import drawing
 from bilevax.experiments.jobs import (
     PRINTED,
@@ -23,10 +24,9 @@ from bilevax.experiments.jobs import (
     Table,
     judge,
 )
-from bilevax.loop import solve
-from bilevax.metrics import exact_metrics
 from bilevax.problems import Toy, toy_coreset
-from bilevax.report import figures
+from bilevax.runs.loop import solve
+from bilevax.runs.metrics import exact_metrics
 from bilevax.solvers import IBCG, SBFW, Solver
 
 INVERSE = "SBFW (Hessian inverse)"

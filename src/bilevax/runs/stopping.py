@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.trace import Trace
+from bilevax.runs.trace import Trace
 
 
 class Status(enum.Enum):

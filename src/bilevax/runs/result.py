@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from bilevax import metrics, rundir, trees
+from bilevax import trees
+from bilevax.runs import metrics
+from bilevax.runs import run_directory
 from bilevax.problem import BilevelProblem
 from bilevax.solvers import COUNTS, Solver
-from bilevax.stopping import Status
-from bilevax.trace import Trace
+from bilevax.runs.stopping import Status
+from bilevax.runs.trace import Trace
 
 
 class SolveFailed(RuntimeError):
@@ -73,7 +75,7 @@ class Result:
 
     def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> Path:
         """Write `config.json`, with `notes` of the caller in it, and `trace.csv` into a run directory."""
-        return rundir.save(
+        return run_directory.save(
             path,
             {
                 **(notes or {}),

@@ -11,15 +11,17 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bilevax import metrics as measures
-from bilevax import stepping, trees, validation
-from bilevax.clock import Clock, Interrupt
+from bilevax.runs import metrics as measures
+from bilevax import trees
+from bilevax.runs import chunks
+from bilevax.runs import checks
+from bilevax.runs.clock import Clock, Interrupt
 from bilevax.problem import BilevelProblem
-from bilevax.progress import Progress
-from bilevax.result import Result
+from bilevax.runs.progress import Progress
+from bilevax.runs.result import Result
 from bilevax.solvers import COUNTS, Solver, auto
-from bilevax.stopping import Rule, Status, Stop, as_stop, gap_below
-from bilevax.trace import Row, Trace
+from bilevax.runs.stopping import Rule, Status, Stop, as_stop, gap_below
+from bilevax.runs.trace import Row, Trace
 
 _CHUNK_SECONDS = 0.2  # how long compiled code may run before the clock and the interrupt flag are looked at
 
@@ -67,18 +69,18 @@ def solve(
     >>> result.status.name
     'CONVERGED'
     """
-    every = validation.check_steps(steps, every, time_limit)
+    every = checks.check_steps(steps, every, time_limit)
     if checkpoint is not None:
         raise ValueError("solve: checkpoint= is not available yet; leave it out and use result.save(path) afterwards.")
     if tol is not None and not (isinstance(tol, (int, float, np.number)) and 0 < tol < np.inf):
         raise ValueError(f"solve: tol must be a positive number, the true gap to reach, got {tol!r}.")
     rules = ([gap_below(float(tol))] if tol is not None else []) + _several("stop", stop)
-    validation.check_solver(solver)
-    x, y = validation.check_start(problem, x0, y0)
+    checks.check_solver(solver)
+    x, y = checks.check_start(problem, x0, y0)
     solver = auto(problem, x) if solver is None else solver
-    problem, solver = stepping.cast_numbers(problem, solver, trees.dtype(x))
-    validation.check_oracle(problem, x, solver)
-    key = jax.random.key(0) if key is None else validation.check_key(key)
+    problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
+    checks.check_oracle(problem, x, solver)
+    key = jax.random.key(0) if key is None else checks.check_key(key)
     plan = _Plan(
         int(steps),
         every,
@@ -122,12 +124,12 @@ class _Course:
     def __init__(self, problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: Array, plan: _Plan):
         self.problem, self.key, self.plan = problem, key, plan
         self.clock, self.trace = Clock(), Trace()
-        prepare = (lambda p, s, *a: s.prepare(p, *a)) if problem.host else stepping.prepare
+        prepare = (lambda p, s, *a: s.prepare(p, *a)) if problem.host else chunks.prepare
         self.solver, preparing = self.clock.call(prepare, problem, solver, x, y, key)
-        if stepping.on_host(solver):
+        if chunks.on_host(solver):
             self.problem = problem = replace(problem, on_host=True)
-        self.advance = stepping.advance_on_host if problem.host else stepping.advance
-        init = (lambda p, s, *a: s.init(p, *a)) if problem.host else stepping.init
+        self.advance = chunks.advance_on_host if problem.host else chunks.advance
+        init = (lambda p, s, *a: s.init(p, *a)) if problem.host else chunks.init
         (self.state, counts), warming = self.clock.call(init, problem, self.solver, x, y)
         self.clock.seconds += preparing + warming
         self.spoiled = not bool(trees.all_finite((self.state.x, self.state.y)))
@@ -170,16 +172,16 @@ class _Course:
             solver=self.solver,
         )
 
-    def _call(self, count: int, state: Any) -> tuple[stepping.Chunk, float]:
+    def _call(self, count: int, state: Any) -> tuple[chunks.Chunk, float]:
         return self.clock.call(self.advance, self.problem, self.solver, state, self.key, np.asarray(count, np.int32))
 
-    def _accept(self, chunk: stepping.Chunk, count: int) -> None:
+    def _accept(self, chunk: chunks.Chunk, count: int) -> None:
         self.state = chunk.state
         self.k += count
         for name in COUNTS:
             self.counts[name] += int(getattr(chunk.counts, name))
 
-    def _row(self, seen: stepping.Seen) -> None:
+    def _row(self, seen: chunks.Seen) -> None:
         tracked = measures.basic_metrics(self.problem, self.state)
         gap, lmo_error = seen.gap, seen.lmo_error
         if self.bounded and seen.direction is not None:  # a projected method: one lmo for the row, not for the method
@@ -248,7 +250,7 @@ class _Course:
         self.verify_after = self.k + max(self.plan.every, self.k // 4)
         return None
 
-    def _steps_to_next_row(self, chunk: stepping.Chunk, seconds: float, interrupt: Interrupt) -> Stop | None:
+    def _steps_to_next_row(self, chunk: chunks.Chunk, seconds: float, interrupt: Interrupt) -> Stop | None:
         goal = min(self.plan.steps, self.k - self.k % self.plan.every + self.plan.every)
         count = 1
         while True:
@@ -276,7 +278,7 @@ class _Course:
         return Stop(Status.NONFINITE, f"step {self.k} made {_culprit(chunk)} non-finite; the state before it is kept")
 
 
-def _culprit(chunk: stepping.Chunk) -> str:
+def _culprit(chunk: chunks.Chunk) -> str:
     parts = {
         "w": getattr(chunk.state, "w", None),
         "the direction": chunk.seen.grad_norm,

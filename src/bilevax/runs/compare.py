@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bilevax import validation
+from bilevax.runs import checks
 from bilevax.files import write_whole
-from bilevax.loop import Metrics, solve
+from bilevax.runs.loop import Metrics, solve
 from bilevax.problem import BilevelProblem
-from bilevax.report import figures, tables
-from bilevax.result import Result
+from bilevax.drawing import figures
+from bilevax.drawing import tables
+from bilevax.runs.result import Result
 from bilevax.solvers import COUNTS, Solver
-from bilevax.stopping import Rule, Status, gap_below
-from bilevax.trace import Row, Trace
+from bilevax.runs.stopping import Rule, Status, gap_below
+from bilevax.runs.trace import Row, Trace
 
 FAILED, NOT_RUN = "FAILED", "NOT RUN"
 CALLS = "oracle_calls"
@@ -64,15 +65,15 @@ def compare(
     ('open loop', 'MAX_STEPS')
     """
     _check_solvers(solvers)
-    every = validation.check_steps(steps, every, time_limit)
+    every = checks.check_steps(steps, every, time_limit)
     if tol is not None:
         if not isinstance(tol, (int, float, np.number)):
             raise ValueError(f"compare: tol must be a positive number, the true gap to reach, got {tol!r}.")
         gap_below(float(tol))
     rules, measured = _rules(stop), _metrics(metrics)
     if key is not None:
-        validation.check_key(key)
-    x, y = validation.check_start(problem, x0, y0)
+        checks.check_key(key)
+    x, y = checks.check_start(problem, x0, y0)
 
     def run(name: str) -> Result:
         label = f"{progress} {name}" if isinstance(progress, str) and progress else name
@@ -141,7 +142,7 @@ def _check_solvers(solvers: Any) -> None:
         if solver is None:
             raise TypeError(f"compare: the solver {name!r} is None; write bx.auto(problem, x0) for the default method.")
         try:
-            validation.check_solver(solver)
+            checks.check_solver(solver)
         except TypeError as error:
             raise TypeError(f"compare: the solver {name!r} is not one. {error}") from None
 

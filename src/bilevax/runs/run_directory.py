@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bilevax.files import write_whole
-from bilevax.trace import Trace
+from bilevax.runs.trace import Trace
 
 FORMAT = 1
 CONFIG, TRACE = "config.json", "trace.csv"

@@ -1,16 +1,14 @@
-"""Figures from traces alone; nothing here computes."""
+"""Figures from columns of numbers alone; nothing here computes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from bilevax.files import write_whole
-from bilevax.result import Result
-from bilevax.trace import Trace
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; a method keeps its colour everywhere.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -39,18 +37,29 @@ LABELS = {
 }
 
 
-def _named_traces(given: Any) -> dict[str, Trace]:
+class Columns(Protocol):
+    """A table read by columns, such as `bx.Trace`."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """One column."""
+
+
+def _named_tables(given: Any) -> dict[str, Columns]:
     if isinstance(given, Mapping):
-        return {str(name): _trace(value) for name, value in given.items()}
-    return {"": _trace(given)}
+        return {str(name): _table(value) for name, value in given.items()}
+    return {"": _table(given)}
 
 
-def _trace(value: Any) -> Trace:
-    if isinstance(value, Result):
-        return value.trace
-    if isinstance(value, Trace):
-        return value
-    raise TypeError(f"plot: expected a Result, a Trace, or a dictionary of them, got {type(value).__name__}.")
+def _table(value: Any) -> Columns:
+    """The table itself, or the trace of a result."""
+    table: Columns = getattr(value, "trace", value)
+    if not hasattr(table, "columns"):
+        raise TypeError(f"plot: expected a Result, a Trace, or a dictionary of them, got {type(value).__name__}.")
+    return table
 
 
 def new_figure(panels: int) -> tuple[Any, list[Any]]:
@@ -89,11 +98,11 @@ def plot(
     >>> import bilevax as bx
     >>> figure = bx.plot(bx.Trace([{"seconds": 0.0, "gap": 1.0}, {"seconds": 1.0, "gap": 0.1}]), ["gap"])
     """
-    traces = _named_traces(results)
+    traces = _named_tables(results)
     columns = list(columns) if columns else ["gap", "lower_grad_norm", "upper"]
     for name, trace in traces.items():
         for column in (*columns, against):
-            if column not in trace:
+            if column not in trace.columns:
                 raise ValueError(
                     f"plot: the trace {name!r} has no column {column!r}; it has {', '.join(trace.columns)}."
                 )

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from bilevax.trace import Row
+from bilevax.runs.trace import Row
 
 
 class Progress:

@@ -1,0 +1,1 @@
+"""Figures and tables from columns of numbers; nothing here computes or knows what a run is."""
