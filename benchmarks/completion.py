@@ -31,7 +31,7 @@ import scipy.sparse.linalg
 
 import bilevax as bx
 from bilevax.drawing.tables import markdown
-from bilevax.linalg.sparse import _compiled_dots, pattern
+from bilevax.linalg.sparse import _compiled_dots
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.problems.completion import synthetic
 from bilevax.runs import run_directory
@@ -231,15 +231,15 @@ def child(job, *arguments):
 
 def kernels(quick):
     data = bx.datasets.movielens_100k() if quick else bx.datasets.movielens_1m()
-    known, order = pattern(data.rows, data.cols, data.shape)
+    known, order = sorted_pattern(data.rows, data.cols, data.shape)
     values = np.ascontiguousarray(data.values[order])
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((n, 32)) for n in data.shape)
     plain = scipy.sparse.csr_matrix((values, np.asarray(known.cols), np.asarray(known.starts)), shape=data.shape)
     ours = known.operator(values)
     found = {
-        "matrix times block": seconds_of(lambda: ours.times(right)) / seconds_of(lambda: plain @ right),
-        "transpose times block": seconds_of(lambda: ours.back(left)) / seconds_of(lambda: plain.T @ left),
+        "matrix times block": seconds_of(lambda: ours.matvec(right)) / seconds_of(lambda: plain @ right),
+        "transpose times block": seconds_of(lambda: ours.rmatvec(left)) / seconds_of(lambda: plain.T @ left),
     }
     loop, rows, cols = _compiled_dots(), np.asarray(known.rows), np.asarray(known.cols)
     if loop is not None:

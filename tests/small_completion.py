@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bilevax.sets import Side
+from bilevax.sets import AxisWeights
 
 P, Q = 30, 20
 _rng = np.random.default_rng(0)
@@ -17,7 +17,7 @@ def sides(strengths=(2.0, 0.5)):
     found = []
     for n in (P, Q):
         vectors = np.linalg.qr(random.standard_normal((n, 2)))[0]
-        side = Side(random.uniform(0.5, 2, n), vectors, np.array(strengths))
+        side = AxisWeights(random.uniform(0.5, 2, n), vectors, np.array(strengths))
         whole = np.diag(side.scale) @ (np.eye(n) + vectors @ np.diag(side.strengths) @ vectors.T)
         found.append((side, whole))
     return found

@@ -7,10 +7,11 @@ from bilevax.hypergradient import exact_hypergradient
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives
 from bilevax.problems import minimax
 from bilevax.runs.chunks import run
-from bilevax.runs.compare import Comparison, compare
-from bilevax.runs.loop import solve
+from bilevax.runs.compare import compare
+from bilevax.runs.comparison import Comparison
 from bilevax.runs.metrics import Audit, audit, basic_metrics, exact_metrics
 from bilevax.runs.result import Result, SolveFailed
+from bilevax.runs.solve import solve
 from bilevax.runs.stopping import Status, Stop, gap_below, plateau, relative_gap
 from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks, Minibatch, PerPart, Sampler

@@ -125,7 +125,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _methods(options: argparse.Namespace) -> int:
     from bilevax.experiments import methods, methods_page, table1
-    from bilevax.files import write_whole
+    from bilevax.files import write_atomic
 
     names = table1.chosen(options.only)
     _check_numbers(options, size=2)
@@ -137,7 +137,7 @@ def _methods(options: argparse.Namespace) -> int:
         print(methods_page.text(names, found, options.size))
     else:
         page = methods_page.page(names, found, options.size)
-        print(f"Saved in {write_whole(options.out, lambda stream: stream.write(page))}.")
+        print(f"Saved in {write_atomic(options.out, lambda stream: stream.write(page))}.")
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.datasets.ratings import Ratings
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
 
 class Trial(NamedTuple):
@@ -141,7 +141,7 @@ def run_trial(estimator: Any, ratings: Ratings, held_out: np.ndarray) -> Trial:
     """Fit on what is not held out, and predict what is."""
     from bilevax.estimators import effects_only
 
-    train = ratings.only(~held_out)
+    train = ratings.subset(~held_out)
     rows = _places(ratings.rows, held_out)
     cols = _places(ratings.cols, held_out)
     known = train.rows, train.cols, train.values
@@ -156,7 +156,7 @@ def run_trial(estimator: Any, ratings: Ratings, held_out: np.ndarray) -> Trial:
 
 
 def _places(numbers: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """The held-out numbers as `Ratings.only` renumbers the others, -1 for those that have no training rating."""
+    """The held-out numbers as `Ratings.subset` renumbers the others, -1 for those that have no training rating."""
     place = np.full(numbers.max() + 1, -1)
     trained = np.unique(numbers[~held_out])
     place[trained] = np.arange(len(trained))
@@ -217,7 +217,7 @@ def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping
         _write(folder / "path.csv", _csv(list(path[0]), (list(point.values()) for point in path)))
         written.append("path.csv")
     if metrics["held_out"]:
-        held = ratings.only(trial.held_out)
+        held = ratings.subset(trial.held_out)
         users, items = held.row_ids[held.rows].tolist(), held.col_ids[held.cols].tolist()
         values = [f"{value:g}" for value in held.values.tolist()]
         lines = zip(users, items, values, _rounded(trial.predictions), strict=True)
@@ -236,7 +236,7 @@ def save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> N
     estimator, words = trial.estimator, "The fit"
     if trial.held_out.any():
         radius = float(trial.estimator.radius_)
-        estimator = _estimator(radius, options).set_params(alike=float(trial.estimator.alike_))
+        estimator = _estimator(radius, options).set_params(similarity=float(trial.estimator.similarity_))
         estimator.fit((ratings.rows, ratings.cols, ratings.values))
         words = f"A fit of all {len(ratings.values)} ratings at radius {radius:.4g}"
     estimator.save(options.model, row_ids=ratings.row_ids, col_ids=ratings.col_ids)
@@ -350,7 +350,7 @@ def _csv(names: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Always UTF-8, whatever the computer's own encoding."""
-    write_whole(path, lambda stream: stream.write(text.encode()), mode="wb")
+    write_atomic(path, lambda stream: stream.write(text.encode()), mode="wb")
 
 
 def _deliver(text: str, file: Path | None) -> None:

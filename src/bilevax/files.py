@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_whole(path: str | Path, write: Callable[[Any], Any], mode: str = "w") -> Path:
+def write_atomic(path: str | Path, write: Callable[[Any], Any], mode: str = "w") -> Path:
     """Write through a temporary name in the same folder, flush, then rename."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.host_loops import Kernels
 from bilevax.sampling import Sampler
 from bilevax.sets import ConvexSet, as_set
 
@@ -43,6 +44,11 @@ class LowerStructure:
     solve_lower: Callable[..., PyTree] | None = None
     solve_adjoint: Callable[..., PyTree] | None = None
     host: bool = False
+
+    @property
+    def kernels(self) -> Kernels:
+        """Where the formulas run."""
+        return Kernels.HOST if self.host else Kernels.COMPILED
 
 
 class LowerProducts(NamedTuple):
@@ -118,17 +124,22 @@ class BilevelProblem(eqx.Module):
     structure: LowerStructure = eqx.field(static=True, default=LowerStructure())
     x_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
     y_like: trees.Shapes | None = eqx.field(static=True, converter=_like, default=None)
-    on_host: bool = eqx.field(static=True, default=False, repr=False)
-    """Set by `solve` when it is the solver that steps on the host."""
+    solver_kernels: Kernels = eqx.field(static=True, default=Kernels.COMPILED, repr=False)
+    """Where those of the solver run that works on the problem; the loop fills it in."""
 
     def __check_init__(self) -> None:
         if not isinstance(self.structure, LowerStructure):
             raise TypeError(f"structure must be a bx.LowerStructure, got {self.structure!r}.")
 
     @property
+    def kernels(self) -> Kernels:
+        """Where the kernels run that the loop calls."""
+        return max(self.domain.kernels, self.structure.kernels, self.solver_kernels)
+
+    @property
     def host(self) -> bool:
         """Whether some kernel runs outside compiled code, so that the loop steps on the host."""
-        return self.domain.host or self.structure.host or self.on_host
+        return self.kernels.on_host
 
     def sample(self, key: Array) -> BilevelProblem:
         """The same problem on a random mini-batch; the problem itself if it has no sampler."""

@@ -27,7 +27,7 @@ Zeros = Literal["drop", "keep"]
 Wanted = Mapping[str, str | int | None]
 
 # How columns are usually called, in lower case and without anything but letters and digits.
-USUAL = {
+COLUMN_ALIASES = {
     "user": "user userid uid username customer customerid reviewer reviewerid rater raterid member memberid row",
     "item": "item itemid iid movie movieid film filmid isbn book bookid product productid asin song songid "
     "track trackid artist artistid anime animeid game gameid business businessid joke jokeid col column",
@@ -360,7 +360,7 @@ def _plain(name: str) -> str:
 
 def _usual(role: str, plain: Sequence[str], taken: Sequence[int]) -> int | None:
     """The first free column with a usual name of the role."""
-    usual = USUAL[role].split()
+    usual = COLUMN_ALIASES[role].split()
     return next((place for place, name in enumerate(plain) if name in usual and place not in taken), None)
 
 
@@ -647,7 +647,7 @@ def _finished(
     if zeros == "drop" and count:
         if count == len(zero):
             raise ValueError(f"{path}: all {count} ratings are zero, and none is left without them.")
-        ratings = ratings.only(~zero)
+        ratings = ratings.subset(~zero)
         notes.append(f"{count} ratings of zero left out")
     elif zeros is None and len(zero) >= 100 and len(zero) / 2 < count < len(zero) and ratings.values.min() == 0:
         raise ValueError(
@@ -657,7 +657,7 @@ def _finished(
     last = _last_of_each_pair(ratings)
     if repeated := len(ratings.values) - len(last):
         notes.append(f"{repeated} repeated ratings of a pair left out, the last one is kept")
-        ratings = ratings.only(last)
+        ratings = ratings.subset(last)
     _check_enough(path, ratings)
     return ratings, tuple(notes)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Scalar
 
-from bilevax.sets.contract import known, number
+from bilevax.trees import as_leaf, is_concrete
 
 
 class Schedule(eqx.Module):
@@ -28,21 +28,21 @@ class Schedule(eqx.Module):
 class Constant(Schedule):
     """The same step size always."""
 
-    value: Scalar | float = eqx.field(converter=number)
+    value: Scalar | float = eqx.field(converter=as_leaf)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
         return jnp.asarray(self.value)
 
     def __repr__(self) -> str:
-        return f"{float(self.value):.6g}" if known(self.value) else "Constant"
+        return f"{float(self.value):.6g}" if is_concrete(self.value) else "Constant"
 
 
 class Power(Schedule):
     """`scale / (k + shift)^exponent`."""
 
-    scale: Scalar | float = eqx.field(converter=number)
-    exponent: Scalar | float = eqx.field(converter=number)
-    shift: Scalar | float = eqx.field(converter=number, default=1.0)
+    scale: Scalar | float = eqx.field(converter=as_leaf)
+    exponent: Scalar | float = eqx.field(converter=as_leaf)
+    shift: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
         scale = jnp.asarray(self.scale)  # whose precision decides: it may be a measured one
@@ -53,14 +53,14 @@ class Power(Schedule):
 class OpenLoop(Schedule):
     """`lead / (k + lead)`, Frank-Wolfe's classical step for `lead = 2`; needs no horizon."""
 
-    lead: Scalar | float = eqx.field(converter=number, default=2.0)
+    lead: Scalar | float = eqx.field(converter=as_leaf, default=2.0)
 
     def __call__(self, k: Int[Array, ""]) -> Scalar:
         lead = jnp.asarray(self.lead)
         return lead / (k.astype(lead.dtype) + lead)
 
     def __repr__(self) -> str:
-        return f"{float(self.lead):g}/(k+{float(self.lead):g})" if known(self.lead) else "OpenLoop"
+        return f"{float(self.lead):g}/(k+{float(self.lead):g})" if is_concrete(self.lead) else "OpenLoop"
 
 
 class Custom(Schedule):
@@ -81,12 +81,12 @@ def as_schedule(given: Any) -> Any:
         return Custom(given)
     if np.ndim(given) or not isinstance(given, (int, float, np.generic, np.ndarray, jax.Array)):
         raise TypeError(f"a step size must be a number, a schedule or a function of k, got {given!r}.")
-    return Constant(number(given))
+    return Constant(as_leaf(given))
 
 
 def check_fraction(owner: str, name: str, schedule: Schedule) -> None:
     """For steps that must lie in [0, 1]: refuse a constant outside, warn of a power that exceeds 1 for long."""
-    if not known(schedule):
+    if not is_concrete(schedule):
         return
     if isinstance(schedule, Constant) and not 0 <= float(schedule.value) <= 1:
         raise ValueError(f"{owner}: {name} must lie between 0 and 1 to keep x in the set, got {schedule!r}.")

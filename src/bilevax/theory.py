@@ -15,7 +15,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Scalar
 
-from bilevax.sets.contract import known, number
+from bilevax.trees import as_leaf, is_concrete
 
 Real = Any  # a float, or an array where k or gamma is one
 
@@ -27,32 +27,34 @@ class Constants(eqx.Module):
     (x, y*(x)): known in the bounded case, otherwise from `upper_gradient_bound`.
     """
 
-    mu_g: Scalar | float = eqx.field(converter=number)
+    mu_g: Scalar | float = eqx.field(converter=as_leaf)
     """Strong convexity of g in y."""
-    L_g: Scalar | float = eqx.field(converter=number)
+    L_g: Scalar | float = eqx.field(converter=as_leaf)
     """Lipschitz constant of grad_y g in y."""
     estimated: bool = eqx.field(static=True, default=False)
-    C_yx_g: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    C_yx_g: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Lipschitz constant of grad_y g in x, a bound on |J|."""
-    L_yx_g: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    L_yx_g: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Lipschitz constant of J in (x, y)."""
-    L_yy_g: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    L_yy_g: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Lipschitz constant of H in (x, y)."""
-    L_xx_f: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
-    L_xy_f: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    L_xx_f: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
+    L_xy_f: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Lipschitz constants of grad_x f in x and in y."""
-    L_yx_f: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
-    L_yy_f: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    L_yx_f: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
+    L_yy_f: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Lipschitz constants of grad_y f in x and in y."""
-    C_y_f: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    C_y_f: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Bound on |grad_y f(x, y*(x))|."""
-    D_X: Scalar | float = eqx.field(converter=number, default=np.nan, kw_only=True)
+    D_X: Scalar | float = eqx.field(converter=as_leaf, default=np.nan, kw_only=True)
     """Diameter of the set."""
     products: Any = eqx.field(default=0, kw_only=True)
     """Hessian products spent on estimating them."""
 
     def __check_init__(self) -> None:
-        if known((self.mu_g, self.L_g)) and not self.estimated and not 0 < float(self.mu_g) <= float(self.L_g) < np.inf:
+        if self.estimated or not is_concrete((self.mu_g, self.L_g)):
+            return
+        if not 0 < float(self.mu_g) <= float(self.L_g) < np.inf:
             raise ValueError(
                 f"Constants: need 0 < mu_g <= L_g, got mu_g={float(self.mu_g):g}, L_g={float(self.L_g):g}; "
                 f"they are the extreme eigenvalues of the lower Hessian in y."

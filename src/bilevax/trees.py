@@ -88,6 +88,21 @@ def cast(tree: PyTree, to: Any) -> PyTree:
     return jax.tree.map(one, tree)
 
 
+def as_leaf(value: Any) -> Any:
+    """A parameter as an array leaf: changing its value then compiles nothing again."""
+    return value if isinstance(value, jax.Array) else np.asarray(value, np.float64)
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether numbers can be looked at now (not inside a trace)."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
+def scalar(value: float, like: PyTree) -> Scalar:
+    """A number in the precision of a pytree."""
+    return jnp.asarray(value, dtype(like))
+
+
 def move(x: PyTree, target: PyTree, gamma: Scalar) -> PyTree:
     """`x + gamma (target - x)`: how every Frank-Wolfe method moves x (Alg. 1 line 7)."""
 
@@ -133,7 +148,7 @@ def norm(x: PyTree) -> Scalar:
     return jnp.sqrt(inner(x, x))
 
 
-def total(x: PyTree) -> Scalar:
+def sum_all(x: PyTree) -> Scalar:
     """The sum of all entries."""
     return functools.reduce(jnp.add, [jnp.sum(leaf) for leaf in jax.tree.leaves(x)])
 
@@ -157,11 +172,11 @@ def random_like(tree: PyTree, key: Array) -> PyTree:
     return jax.tree.unflatten(structure, draws)
 
 
-def kinds(tree: PyTree) -> str:
+def describe(tree: PyTree) -> str:
     """Dtypes and shapes in words, for messages: `float64[3], float64[2, 2]`."""
     return ", ".join(f"{s.dtype}{list(s.shape)}" for s in shapes(tree).leaves)
 
 
-def names(tree: PyTree, root: str) -> list[tuple[str, Any]]:
+def named_leaves(tree: PyTree, root: str) -> list[tuple[str, Any]]:
     """Each leaf with the expression that reaches it, for messages: `x0['weights'][0]`."""
     return [(root + jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

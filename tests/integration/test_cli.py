@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"old": 1}))
     with pytest.raises(TypeError):
-        bx.files.write_whole(path, lambda stream: (stream.write("half"), json.dump({"x": object()}, stream)))
+        bx.files.write_atomic(path, lambda stream: (stream.write("half"), json.dump({"x": object()}, stream)))
     assert json.loads(path.read_text()) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
 

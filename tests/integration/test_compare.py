@@ -12,7 +12,8 @@ import pytest
 from zoo import known_problem
 
 import bilevax as bx
-from bilevax.runs import compare, run_directory
+from bilevax.runs import compare as module
+from bilevax.runs import comparison, run_directory
 from bilevax.solvers import COUNTS
 
 PROBLEM = known_problem("Simplex").problem
@@ -26,7 +27,7 @@ class Broken(bx.IBCG):
 
 
 def compare(solvers=METHODS, x0=X0, y0=Y0, problem=PROBLEM, **options):
-    return compare.compare(problem, solvers, x0, y0, **{"steps": 40, "every": 10, **options})
+    return bx.compare(problem, solvers, x0, y0, **{"steps": 40, "every": 10, **options})
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,14 @@ def found():
 
 @pytest.fixture
 def solved(monkeypatch):
-    """The solvers that `compare` hands to `solve`, in turn."""
-    calls = []
+    """The solvers that `compare` starts, in turn."""
+    calls, start = [], module.start
 
-    def counted(problem, solver, *args, **options):
+    def counted(problem, solver, *args):
         calls.append(solver)
-        return bx.solve(problem, solver, *args, **options)
+        return start(problem, solver, *args)
 
-    monkeypatch.setattr(comparison, "solve", counted)
+    monkeypatch.setattr(module, "start", counted)
     return calls
 
 
@@ -91,7 +92,7 @@ def test_metrics_and_rules_that_can_be_read_once_serve_every_method():
 
 
 def test_the_columns_of_a_trace_are_those_the_table_takes_for_its_own():
-    assert set(compare().traces["constant"].columns) == set(compare._OWN)
+    assert set(compare().traces["constant"].columns) == set(comparison.OWN_COLUMNS)
 
 
 def test_the_table(found):
@@ -151,7 +152,7 @@ def test_the_words_of_a_failure(monkeypatch, error, words):
     def raising(*args, **options):
         raise error
 
-    monkeypatch.setattr(comparison, "solve", raising)
+    monkeypatch.setattr(module, "start", raising)
     assert compare().entries["constant"].message == words
 
 
@@ -188,7 +189,7 @@ def test_best_looks_at_last_values(found):
 
 def fake(rows):
     """A result that is nothing but a trace."""
-    blank = dict.fromkeys(compare._OWN, 0.0) | dict.fromkeys(COUNTS, 1)
+    blank = dict.fromkeys(comparison.OWN_COLUMNS, 0.0) | dict.fromkeys(COUNTS, 1)
     trace = bx.Trace([{**blank, "step": 10 * i, "seconds": 0.5 * i, **row} for i, row in enumerate(rows)])
     return bx.Result(
         None, None, bx.Status.MAX_STEPS, "", 10 * len(rows), 1.0, 0.1, trace, state=None, problem=None, solver=None
@@ -197,10 +198,10 @@ def fake(rows):
 
 def made(**columns):
     entries = {
-        name: compare.Entry(name, bx.IBCG(), fake([{"gap": v} for v in values]), "MAX_STEPS", "")
+        name: comparison.Entry(name, bx.IBCG(), fake([{"gap": v} for v in values]), "MAX_STEPS", "")
         for name, values in columns.items()
     }
-    return compare.Comparison({**entries, "bad": compare.Entry("bad", bx.IBCG(), None, "FAILED", "why")})
+    return comparison.Comparison({**entries, "bad": comparison.Entry("bad", bx.IBCG(), None, "FAILED", "why")})
 
 
 NAN, INF = np.nan, np.inf
@@ -230,8 +231,8 @@ def test_columns_of_nan():
 
 def test_a_column_that_only_some_methods_have():
     one, other = fake([{"extra": 2.0}]), fake([{}])
-    entries = {name: compare.Entry(name, bx.IBCG(), r, "MAX_STEPS", "") for name, r in (("a", one), ("b", other))}
-    compared = compare.Comparison(entries)
+    entries = {name: comparison.Entry(name, bx.IBCG(), r, "MAX_STEPS", "") for name, r in (("a", one), ("b", other))}
+    compared = comparison.Comparison(entries)
     assert [row["extra"] for row in parsed(str(compared)).values()] == ["2", "-"]
     assert compared.best("extra") == "a" and np.isnan(compared.steps_to("extra", 3.0)["b"])
 
@@ -272,7 +273,7 @@ def test_saved_runs_load_again(found, tmp_path):
 
 
 def test_folders_have_different_harmless_names():
-    slugs = compare._slugs(["IBCG γ=0.1", "ibcg 0.1", "ibcg-0-1-2", "../..", "γ", "table.md", "a" * 300])
+    slugs = comparison._slugs(["IBCG γ=0.1", "ibcg 0.1", "ibcg-0-1-2", "../..", "γ", "table.md", "a" * 300])
     assert slugs == ["ibcg-0-1", "ibcg-0-1-2", "ibcg-0-1-2-2", "method", "method-2", "table-md", "a" * 80]
 
 
@@ -290,18 +291,19 @@ def test_folders_have_different_harmless_names():
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"every": 0}, "every must be a whole number"),
         ({"time_limit": -1.0}, "time_limit must be a positive number"),
-        ({"tol": 0.0}, "tolerance must be a positive number, got 0.0"),
+        ({"tol": 0.0}, "tol must be a positive number, the true gap to reach, got 0.0"),
         ({"tol": "small"}, "tol must be a positive number, the true gap to reach, got 'small'"),
         ({"stop": 3}, "stop= takes a function or several of them, got 3"),
-        ({"stop": [0.1]}, r"stop= takes a rule such as bx.gap_below\(0.1\) or several, got 0.1"),
-        ({"metrics": 3}, "metrics= takes a function or several of them, got 3"),
-        ({"metrics": "gap"}, "metrics= takes a function or several of them, got 'gap'"),
-        ({"metrics": [bx.exact_metrics, 3]}, "metrics= takes {name: function}, a function or several, got 3"),
+        ({"stop": [0.1]}, r"stop= takes a function or several of them, got \[0.1\]"),
+        ({"metrics": 3}, "metrics= takes {name: function}, a function or several of them, got 3"),
+        ({"metrics": "gap"}, "metrics= takes {name: function}, a function or several of them, got 'gap'"),
+        ({"metrics": [bx.exact_metrics, 3]}, "metrics= takes {name: function}, a function or several of them, got .*3"),
         ({"metrics": {"a": 3}}, r"the metric 'a' must be a function of \(x, y, data\), got 3"),
         ({"metrics": {"gap": jnp.sum}}, "a metric is named 'gap', which is taken"),
         ({"metrics": {"oracle_calls": jnp.sum}}, "a metric is named 'oracle_calls', which is taken"),
         ({"metrics": {"steps": jnp.sum}}, "a metric is named 'steps', which is taken"),
         ({"metrics": [{"a": jnp.sum}, {"a": jnp.sum}]}, "a metric is named 'a', which is taken"),
+        ({"stpes": 3}, "compare: there is no option 'stpes'; it takes those of bx.solve: steps, tol, "),
         ({"key": 3}, "key must be a JAX random key, got 3"),
         ({"x0": 2 * X0}, "x0 is not in Simplex"),
         ({"x0": None, "problem": replace(PROBLEM, x_like=None)}, "no x0 and no x_like"),

@@ -143,14 +143,14 @@ def test_a_run_in_the_way_is_refused_and_left_alone(copied, monkeypatch, spoil, 
 
 
 def test_a_full_disk_is_said_in_words_and_loses_no_finished_run(tmp_path, monkeypatch, capsys):
-    real = run_directory.write_whole
+    real = run_directory.write_atomic
 
     def full(path, *args, **options):
         if path.parts[-2] == "1":
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, *args, **options)
 
-    monkeypatch.setattr(run_directory, "write_whole", full)
+    monkeypatch.setattr(run_directory, "write_atomic", full)
     arguments = ["reproduce", "adjoint", "--quick", "--variant", "printed", "--out", str(tmp_path / "o"), "--quiet"]
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err

@@ -117,7 +117,7 @@ for eps in (0.0, 0.03):
 @pytest.mark.parametrize("domain, direction", CASES)
 def test_spectral_lmo_reaches_the_dense_optimum(domain, direction):
     check_spectral(domain, direction, 1e-6)
-    check_spectral(domain.accurate(), direction, 1e-12)
+    check_spectral(domain.at_full_precision(), direction, 1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
@@ -141,14 +141,14 @@ def test_memory_of_another_matrix_does_not_trap_the_lmo(domain, sign, n):
     for gap in (0.5, 0.1):
         for direction in diagonals(n, gap):
             memory = check_spectral(domain, sign * direction, 1e-6, memory)
-            accurate = check_spectral(domain.accurate(), sign * direction, 1e-12, accurate)
+            accurate = check_spectral(domain.at_full_precision(), sign * direction, 1e-12, accurate)
 
 
 @pytest.mark.parametrize("n, gap", [(40, 3e-3), (40, 1e-3), (40, 1e-4), (200, 1e-3)])
 @pytest.mark.parametrize("sign, domain", [(1.0, bx.NuclearBall(2.0)), (-1.0, bx.Spectraplex(2.0))], ids=repr)
 @pytest.mark.parametrize("accurate", [False, True])
 def test_nearly_tied_top_values_that_trade_places_are_told_apart(domain, sign, n, gap, accurate):
-    domain, relative = (domain.accurate(), 1e-12) if accurate else (domain, 1e-6)
+    domain, relative = (domain.at_full_precision(), 1e-12) if accurate else (domain, 1e-6)
     memory = None
     for direction in diagonals(n, gap):
         memory = check_spectral(domain, sign * direction, relative, memory)

@@ -17,7 +17,7 @@ X0, Y0 = jnp.ones(3) / 3, jnp.zeros(3)
 class NeverReached(eqx.Module):
     """A solver that fails as soon as the loop begins: whatever is refused with it was refused in time."""
 
-    uses: ClassVar[str] = "lmo"
+    oracle: ClassVar[str] = "lmo"
 
     def prepare(self, problem, x, y, key):
         raise AssertionError("the run began")
@@ -310,7 +310,7 @@ def test_unknown_keywords_and_what_is_no_solver_and_no_problem():
     [
         ({"key": 3}, r"key must be a JAX random key, got 3; write jax\.random\.key\(3\)"),
         ({"stop": 3}, r"stop= takes a function or several of them, got 3"),
-        ({"metrics": [3]}, r"metrics= takes a function or several"),
+        ({"metrics": [3]}, r"metrics= takes {name: function}, a function or several"),
         ({"metrics": {"v": lambda x, y, data: x}}, r"metric 'v' must be one real number, got shape \(3,\)"),
         ({"metrics": {"gap": lambda x, y, data: 0.0}}, r"named 'gap', which the trace already has"),
     ],

@@ -374,7 +374,7 @@ def test_book_crossing_reads_latin_1_and_escaped_quotes(tmp_path):
     ratings = read_book_crossing(put(tmp_path, "books", text.encode("latin-1")))
     triples = zip(ratings.row_ids[ratings.rows], ratings.col_ids[ratings.cols], ratings.values, strict=True)
     assert set(triples) == {("9", "X;1", 0.0), ("10", '"2"', 8.0), ("9", "Ü&#93", 10.0)}
-    explicit = ratings.only(ratings.values > 0)
+    explicit = ratings.subset(ratings.values > 0)
     assert explicit.shape == (2, 2) and list(explicit.col_ids) == ['"2"', "Ü&#93"] and explicit.times is None
 
 

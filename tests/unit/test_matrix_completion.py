@@ -1,6 +1,8 @@
 """The estimator: truth recovered, every form of input, promises of scikit-learn, what new rows get, bad input."""
 
+import json
 import os
+import signal
 
 import jax
 import numpy as np
@@ -12,6 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bilevax as bx
 from bilevax.estimators import MatrixCompletion, effects_only, load
+from bilevax.estimators.matrix_completion import fit as fit_module
+from bilevax.estimators.matrix_completion import model_file
 
 HAS_DATA = pytest.mark.skipif("BILEVAX_DATA" not in os.environ, reason="BILEVAX_DATA does not name a data folder")
 SHAPE = (120, 90)
@@ -44,7 +48,7 @@ def test_what_was_not_seen_is_recovered(model):
     unseen = rmse(found[~SEEN], np.clip(TRUTH, *model.range_)[~SEEN])
     baseline = effects_only(*TRIPLE).predict(*np.nonzero(~SEEN))
     assert unseen < 0.3 < 1.0 < rmse(baseline, TRUTH[~SEEN])
-    assert model.alike_ == 0.0  # places chosen at random tell nothing of tastes
+    assert model.similarity_ == 0.0  # places chosen at random tell nothing of tastes
     np.testing.assert_allclose(model.predict(*np.nonzero(~SEEN)), found[~SEEN], atol=1e-9)
     radii = [row["radius"] for row in model.path_]
     assert len(radii) > 1 and min(radii) <= model.radius_ <= max(radii) and model.rank_ < 90
@@ -61,7 +65,7 @@ def test_effects_are_the_ridge_regression_of_a_dense_solver():
 
 
 def test_all_forms_of_input_are_one():
-    options = {"radius": 40.0, "alike": 0.0, "max_steps": 5, "dtype": "float64"}
+    options = {"radius": 40.0, "similarity": 0.0, "max_steps": 5, "dtype": "float64"}
     a = MatrixCompletion(**options).fit(TRIPLE).complete()
     missing = np.where(SEEN, NOISY, np.nan)
     pairs = np.column_stack(TRIPLE[:2])
@@ -72,7 +76,7 @@ def test_all_forms_of_input_are_one():
 
 def test_it_ends_at_the_solution_of_the_joint_problem():
     """Against alternating exact steps in numpy: least squares with ridge effects and a bounded nuclear norm."""
-    options = {"radius": 40.0, "alike": 0.0, "weighted": False, "dtype": "float64", "tol": 1e-12, "max_steps": 400}
+    options = {"radius": 40.0, "similarity": 0.0, "weighted": False, "dtype": "float64", "tol": 1e-12, "max_steps": 400}
     model = MatrixCompletion(**options, max_rank=None, clip=False).fit(TRIPLE)
     residual = np.where(SEEN, model.complete() - NOISY, 0.0)
     counts = SEEN.sum(axis=1), SEEN.sum(axis=0)
@@ -89,7 +93,7 @@ def test_outliers_are_let_go_by_the_lower_level():
     rng = np.random.default_rng(9)
     rows, cols, values = TRIPLE
     spoiled = np.where(rng.random(len(values)) < 0.05, values + rng.choice([-30.0, 30.0], len(values)), values)
-    options = {"radius": 170.0, "alike": 0.0, "clip": False}
+    options = {"radius": 170.0, "similarity": 0.0, "clip": False}
     errors = [
         rmse(MatrixCompletion(**options, outlier=outlier).fit((rows, cols, spoiled)).complete(), TRUTH)
         for outlier in (None, 2.0)
@@ -101,11 +105,11 @@ def test_outliers_are_let_go_by_the_lower_level():
 def test_on_real_ratings_it_beats_tuned_factorisations():
     data = bx.datasets.movielens_100k()
     held = np.random.default_rng(0).random(len(data.values)) < 0.1
-    train, test = data.only(~held), (data.rows[held], data.cols[held])
+    train, test = data.subset(~held), (data.rows[held], data.cols[held])
     assert train.shape[0] == data.shape[0]
     model = MatrixCompletion().fit((data.rows[~held], data.cols[~held], data.values[~held]))
     assert rmse(model.predict(*test), data.values[held]) < 0.885  # tuned cmfrec: 0.890, effects alone: 0.942
-    assert model.alike_ == 2.0
+    assert model.similarity_ == 2.0
 
 
 def test_rows_and_columns_never_seen_get_the_effects_that_are_known(model):
@@ -155,7 +159,7 @@ def test_new_ratings_begin_where_the_last_fit_ended():
 
 
 def test_a_second_fit_of_the_same_shape_compiles_nothing():
-    options = {"radius": 30.0, "max_steps": 3, "alike": 1.0}
+    options = {"radius": 30.0, "max_steps": 3, "similarity": 1.0}
     MatrixCompletion(**options).fit(TRIPLE)
     compiled = []
     listen = lambda name, _, **__: compiled.append(name) if "backend_compile" in name else None  # noqa: E731
@@ -171,7 +175,7 @@ def test_a_second_fit_of_the_same_shape_compiles_nothing():
 def test_grid_search_over_observations():
     pairs, values = np.column_stack(TRIPLE[:2]), TRIPLE[2]
     folds = KFold(2, shuffle=True, random_state=0)
-    search = GridSearchCV(MatrixCompletion(alike=0.0, max_steps=5), {"radius": [5.0, 100.0]}, cv=folds)
+    search = GridSearchCV(MatrixCompletion(similarity=0.0, max_steps=5), {"radius": [5.0, 100.0]}, cv=folds)
     search.fit(pairs, values)
     assert search.best_params_ == {"radius": 100.0} and search.best_score_ > -1.0
     assert clone(MatrixCompletion(ridge=2.0)).ridge == 2.0
@@ -201,6 +205,13 @@ def test_promises_of_scikit_learn(estimator, check):
         ({}, ([0.5, 1], [0, 1], [1.0, 2.0]), "rows must be whole numbers"),
         ({}, ([0, -1], [0, 1], [1.0, 2.0]), "counted from zero"),
         ({}, ([], [], []), "there is no observed entry"),
+        ({"time_limit": 0}, TRIPLE, "time_limit must be a number above 0, got 0"),
+        (
+            {},
+            ([0, 1, 1], [0, 1, 0], [1e25, 2.0, 3.0]),
+            "values of size .*e.24 are too large for float32.*dtype='float64'",
+        ),
+        ({"dtype": "float64"}, ([0, 1], [0, 1], [1e200, 2.0]), "too large for float64.*by a constant\\.$"),
         ({}, (["a", "b"], [0, 1], [1.0, 2.0]), "number the ids first"),
     ],
 )
@@ -213,3 +224,95 @@ def test_of_entries_given_twice_the_last_is_kept():
     with pytest.warns(UserWarning, match="1 entries are given more than once"):
         model = MatrixCompletion(radius=1.0).fit(([0, 1, 2, 0], [0, 1, 0, 0], [1.0, 2.0, 3.0, 5.0]))
     assert model.range_ == (2.0, 5.0)
+
+
+# ---- the run behind a fit
+
+
+def test_a_fit_tells_how_it_ended_and_keeps_its_trace(model):
+    settled = MatrixCompletion(radius=40.0, similarity=0.0).fit(TRIPLE)
+    assert settled.status_ == "STALLED" and "training error settled" in settled.message_
+    trace = model.trace_
+    assert list(trace["step"]) == list(range(model.n_steps_ + 1))
+    tried = [row["radius"] for row in model.path_]
+    assert set(tried) <= set(trace["radius"]) and trace["radius"][-1] == model.radius_
+    assert trace["training_error"][-1] < 0.05 * trace["training_error"][1]
+    for row in model.path_:
+        assert row["rmse"] == trace["held_out_rmse"][trace["radius"] == row["radius"]][-1]
+    assert np.isnan(trace["held_out_rmse"][-1])  # the last fit holds nothing out
+
+
+def test_a_step_limit_is_told():
+    model = MatrixCompletion(radius=40.0, similarity=0.0, max_steps=2).fit(TRIPLE)
+    assert (model.status_, model.message_, model.n_steps_) == ("MAX_STEPS", "all 2 steps were taken", 2)
+
+
+def test_a_time_limit_keeps_the_model_so_far():
+    model = MatrixCompletion(time_limit=1e-6).fit(TRIPLE)
+    assert model.status_ == "TIME_LIMIT" and "time limit of 1e-06 s" in model.message_
+    assert np.all(np.isfinite(model.complete())) and model.n_steps_ <= 2
+
+
+@pytest.mark.parametrize("at", [1, 12])
+def test_ctrl_c_keeps_the_model_so_far(monkeypatch, at):
+    columns = fit_module.CompletionFit._columns
+
+    def pressing(self, problem, state):
+        if self.steps == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return columns(self, problem, state)
+
+    monkeypatch.setattr(fit_module.CompletionFit, "_columns", pressing)
+    model = MatrixCompletion().fit(TRIPLE)
+    assert model.status_ == "STOPPED" and model.message_.startswith(f"interrupted at step {at};")
+    assert model.n_steps_ == at and model.complete().shape == SHAPE
+
+
+def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
+    real = fit_module.CompletionFit._fit_effects
+
+    def spoiling(self, run):
+        real(self, run)
+        if self.steps == 1:
+            self.effects.move_to(self.effects.rows * np.inf, self.effects.cols)
+            self._set_offset()
+            run.use(self.problem)
+
+    monkeypatch.setattr(fit_module.CompletionFit, "_fit_effects", spoiling)
+    with pytest.warns(RuntimeWarning, match="step 1 made the direction non-finite"), np.errstate(invalid="ignore"):
+        model = MatrixCompletion(radius=40.0, similarity=0.0).fit(TRIPLE)
+    assert model.status_ == "NONFINITE" and np.all(np.isfinite(model.left_))
+
+
+def test_verbose_shows_each_radius(capsys):
+    model = MatrixCompletion(verbose=1).fit(TRIPLE)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(model.path_) + 2  # the other strength of similarity, and all entries
+    assert "held-out RMSE" in lines[0] and "radius" in lines[0] and f"all {len(TRIPLE[0])} entries" in lines[-1]
+
+
+# ---- names of version 0.1
+
+
+def test_old_names_warn_and_work():
+    with pytest.warns(FutureWarning, match="alike is now called similarity"):
+        old = MatrixCompletion(radius=30.0, max_steps=3, alike=1.0).fit(TRIPLE)
+    assert old.similarity_ == 1.0 and old.similarity == "auto"  # the parameters of the user are left alone
+    with pytest.warns(FutureWarning, match="alike_ is now called similarity_"):
+        assert old.alike_ == 1.0
+    with pytest.warns(FutureWarning, match="directions is now called n_similarity_components"):
+        MatrixCompletion(radius=30.0, max_steps=3, similarity=1.0, directions=2).fit(TRIPLE)
+
+
+def test_a_model_file_of_the_first_format_is_read(model, tmp_path):
+    with np.load(model.save(tmp_path / "model.npz")) as stored:
+        arrays, header = dict(stored), json.loads(str(stored["header"]))
+    for new, old in model_file._IN_FORMAT_1.items():
+        for part in (arrays, header, header["parameters"]):
+            if new in part:
+                part[old] = part.pop(new)
+    arrays["header"] = np.array(json.dumps({**header, "format": 1}))
+    np.savez(tmp_path / "old.npz", **arrays)
+    old, _, _ = load(tmp_path / "old.npz")
+    np.testing.assert_array_equal(old.complete(), model.complete())
+    assert old.get_params() == model.get_params() and old.similarity_ == model.similarity_

@@ -17,7 +17,7 @@ from bilevax.problems import coreset, matrix_completion, synthetic, toy_coreset
 def test_the_known_solution_of_a_random_quadratic_is_optimal(name):
     known = known_problem(name, seed=4)
     gradient = known.gradient(known.x_star)
-    domain = known.problem.domain.accurate()
+    domain = known.problem.domain.at_full_precision()
     s, _ = domain.lmo(gradient, domain.start(gradient))
     assert bool(domain.contains(known.x_star))
     assert abs(float(bx.trees.gap(gradient, known.x_star, s))) < 1e-12

@@ -9,9 +9,9 @@ from small_completion import COLS, OBSERVED, ROWS, M, P, Q, sides
 
 import bilevax as bx
 from bilevax.linalg import low_rank, sparse
-from bilevax.linalg.sparse import pattern
+from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import matrix_completion, sparse_completion
-from bilevax.sets.sampled import Sampled, SampledNuclearBall, Side, Term
+from bilevax.sets.sampled import AxisWeights, Sampled, SampledNuclearBall, Term
 
 RADIUS = 20.0
 rng = np.random.default_rng(7)
@@ -68,7 +68,7 @@ def test_every_lmo_method_has_the_iterates_of_the_dense_problem(name, split, opt
 
 
 def test_a_merge_drops_only_what_it_says():
-    known, _ = pattern(ROWS, COLS, (P, Q))
+    known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     left, right = rng.standard_normal((P, 8)), rng.standard_normal((Q, 8))
     x = Sampled(jnp.asarray(known.sample(left, right)), (Term(1.0, left, right),), limit=4, rank=5)
     merged = x.merged()
@@ -96,14 +96,14 @@ def test_the_leading_pair_is_that_of_a_dense_svd(shape, dtype):
 def test_sides_are_the_matrices_they_stand_for():
     block = rng.standard_normal((P, 3))
     (side, whole), _ = sides()
-    np.testing.assert_allclose(side.times(block), whole @ block)
-    np.testing.assert_allclose(side.back(block), whole.T @ block)
-    np.testing.assert_allclose(side.undo(block), np.linalg.solve(whole, block))
+    np.testing.assert_allclose(side.matvec(block), whole @ block)
+    np.testing.assert_allclose(side.rmatvec(block), whole.T @ block)
+    np.testing.assert_allclose(side.solve(block), np.linalg.solve(whole, block))
 
 
 def test_the_oracle_of_a_weighted_ball_is_that_of_a_dense_svd():
     (rows, A), (cols, B) = sides()
-    known, _ = pattern(ROWS, COLS, (P, Q))
+    known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     domain = SampledNuclearBall(known, 3.0, rows, cols, tol=1e-12, loose=0.0)
     direction = np.random.default_rng(6).standard_normal(known.size)
     s, memory = domain.lmo(jnp.asarray(direction), domain.start(jnp.zeros(known.size)))
@@ -116,30 +116,30 @@ def test_the_oracle_of_a_weighted_ball_is_that_of_a_dense_svd():
 
 
 def test_products_of_many_entries_do_not_depend_on_how_they_are_divided(monkeypatch):
-    known, _ = pattern(ROWS, COLS, (P, Q))
+    known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     values, right, left = rng.standard_normal(known.size), rng.standard_normal((Q, 4)), rng.standard_normal((P, 4))
     whole, sampled = known.matrix(values).toarray(), known.sample(left, right)
     monkeypatch.setattr(sparse, "PARALLEL", 10)
     divided = known.operator(values)
-    np.testing.assert_allclose(divided.times(right), whole @ right)
-    np.testing.assert_allclose(divided.back(left), whole.T @ left)
+    np.testing.assert_allclose(divided.matvec(right), whole @ right)
+    np.testing.assert_allclose(divided.rmatvec(left), whole.T @ left)
     np.testing.assert_array_equal(known.sample(left, right), sampled)
     monkeypatch.setattr(sparse, "_compiled_dots", lambda: None)  # as without numba
     np.testing.assert_allclose(known.sample(left, right), sampled)
 
 
 def test_bad_sides_are_refused():
-    known, _ = pattern(ROWS, COLS, (P, Q))
+    known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     with pytest.raises(ValueError, match="the scale of rows must be 30 positive"):
-        SampledNuclearBall(known, 1.0, Side(np.ones(3)))
+        SampledNuclearBall(known, 1.0, AxisWeights(np.ones(3)))
     with pytest.raises(ValueError, match="the vectors of cols must be orthonormal"):
-        SampledNuclearBall(known, 1.0, None, Side(np.ones(Q), np.ones((Q, 2)), np.ones(2)))
+        SampledNuclearBall(known, 1.0, None, AxisWeights(np.ones(Q), np.ones((Q, 2)), np.ones(2)))
     with pytest.raises(ValueError, match="a strength of at least 0"):
-        SampledNuclearBall(known, 1.0, None, Side(np.ones(Q), np.eye(Q)[:, :2], -np.ones(2)))
+        SampledNuclearBall(known, 1.0, None, AxisWeights(np.ones(Q), np.eye(Q)[:, :2], -np.ones(2)))
 
 
 def test_a_zero_direction_has_an_answer():
-    known, _ = pattern(ROWS, COLS, (P, Q))
+    known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     domain = SampledNuclearBall(known, 2.0)
     s, memory = domain.lmo(jnp.zeros(known.size), domain.start(jnp.zeros(known.size)))
     assert bool(domain.contains(s)) and float(memory.error) == 0.0

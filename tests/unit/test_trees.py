@@ -112,11 +112,11 @@ def test_size_and_dtype():
 
 
 def test_names_spell_the_way_to_each_leaf():
-    named = trees.names({"weights": [jnp.array(1.0), jnp.array(2.0)], "b": jnp.array(3.0)}, "x0")
+    named = trees.named_leaves({"weights": [jnp.array(1.0), jnp.array(2.0)], "b": jnp.array(3.0)}, "x0")
     assert [(name, float(leaf)) for name, leaf in named] == [
         ("x0['b']", 3.0), ("x0['weights'][0]", 1.0), ("x0['weights'][1]", 2.0),
     ]  # fmt: skip
-    assert trees.names(jnp.zeros(2), "y0")[0][0] == "y0"
+    assert trees.named_leaves(jnp.zeros(2), "y0")[0][0] == "y0"
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])

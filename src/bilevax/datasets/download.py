@@ -13,7 +13,7 @@ from bilevax.datasets.errors import DatasetCorrupt, DatasetUnavailable
 from bilevax.datasets.folders import DATA, cache_folder, data_folder
 from bilevax.datasets.registry import DataFile, Entry
 from bilevax.datasets.verification import verify
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
 
 def download(entry: Entry, file: DataFile) -> Path:
@@ -32,7 +32,7 @@ def download(entry: Entry, file: DataFile) -> Path:
             copy.write_bytes(data)
             verify(copy, file, origin=file.url)
         if not target.exists():
-            write_whole(target, lambda stream: stream.write(data), "wb")
+            write_atomic(target, lambda stream: stream.write(data), "wb")
     except OSError as error:
         reason = f"the download from {file.url} failed ({type(error).__name__}: {error})"
         raise DatasetUnavailable(_explain(entry, file, reason)) from error

@@ -40,7 +40,7 @@ def movielens_1m() -> Ratings:
 def book_crossing(explicit: bool = True) -> Ratings:
     """Ratings from 1 to 10 of books by users; with `explicit=False` also the implicit ones, whose value is 0."""
     ratings: Ratings = load("book-crossing", "ratings")
-    return ratings.only(ratings.values > 0) if explicit else ratings
+    return ratings.subset(ratings.values > 0) if explicit else ratings
 
 
 def libsvm_regression(name: str) -> Table:

@@ -29,7 +29,7 @@ class Ratings(NamedTuple):
         """Users and items."""
         return len(self.row_ids), len(self.col_ids)
 
-    def only(self, keep: np.ndarray) -> Ratings:
+    def subset(self, keep: np.ndarray) -> Ratings:
         """The ratings where `keep` holds, with users and items numbered anew."""
         users, rows = np.unique(self.rows[keep], return_inverse=True)
         items, cols = np.unique(self.cols[keep], return_inverse=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; a method keeps its colour everywhere.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -161,5 +161,5 @@ def save(figure: Any, path: str | Path | None) -> Any:
     """Write a figure whole or not at all; the ending chooses the format."""
     if path is not None:
         kind = Path(path).suffix.lstrip(".") or "png"
-        write_whole(path, lambda stream: figure.savefig(stream, format=kind), mode="wb")
+        write_atomic(path, lambda stream: figure.savefig(stream, format=kind), mode="wb")
     return figure

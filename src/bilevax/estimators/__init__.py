@@ -7,8 +7,6 @@ try:
 except ImportError as error:
     raise ImportError("bilevax.estimators needs scikit-learn: pip install 'bilevax[estimators]'.") from error
 
-from bilevax.estimators.completion import MatrixCompletion
-from bilevax.estimators.effects import effects_only
-from bilevax.estimators.model_file import load
+from bilevax.estimators.matrix_completion import MatrixCompletion, effects_only, load
 
 __all__ = ["MatrixCompletion", "effects_only", "load"]

@@ -15,7 +15,7 @@ from bilevax.experiments.jobs import PRINTED, REPAIRED, Experiment, Figure, Job,
 from bilevax.experiments.jobs import judge as judged
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
-from bilevax.runs.loop import solve
+from bilevax.runs.solve import solve
 from bilevax.sets import Simplex
 from bilevax.solvers import IBCG, SBFW, Solver
 from bilevax.theory import Constants

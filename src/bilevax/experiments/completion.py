@@ -15,7 +15,7 @@ from bilevax import datasets
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
 from bilevax.problem import BilevelProblem
 from bilevax.problems import completion, matrix_completion, synthetic
-from bilevax.runs.loop import solve
+from bilevax.runs.solve import solve
 from bilevax.schedules import as_schedule
 from bilevax.solvers import IBCG, SBFW, TTSA, Solver
 from bilevax.theory import Constants

@@ -9,7 +9,7 @@ from bilevax.drawing import figures
 from bilevax.drawing.tables import markdown
 from bilevax.experiments import completion, completion_report, toy
 from bilevax.experiments.jobs import Options, Run, Runs
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 from bilevax.runs import run_directory
 
 SECONDS = 5.0
@@ -38,7 +38,7 @@ def demo(folder: Path, *, seed: int = 0, steps: int = 1000, n: int = 250, progre
     body = "\n\n".join(tables)
     here = run_directory.machine()
     text = f"# bilevax {__version__} demo, seed {seed}\n\n{body}\n\n{_NOTE}\n"
-    write_whole(folder / "table.md", lambda stream: stream.write(text))
+    write_atomic(folder / "table.md", lambda stream: stream.write(text))
     listed = "\n".join(f"  {p}" for p in [*saved, folder / "table.md", folder / "runs"])
     where = f"Python {here['python']}, jax {here['versions']['jax']}, {here['cores']} cores"
     return f"\n{body}\n\n{_NOTE}\n\n{where}. Saved:\n{listed}"

@@ -15,8 +15,8 @@ from bilevax.estimation import estimate_constants
 from bilevax.experiments.table1 import METHODS, MOVES
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
-from bilevax.runs.loop import solve
 from bilevax.runs.result import Result
+from bilevax.runs.solve import solve
 from bilevax.runs.stopping import Status, Stop
 from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks
@@ -147,7 +147,7 @@ def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
         start, run = first["seconds"], result.seconds - first["seconds"]
     return Measured(
         label,
-        MOVES[solver.uses],
+        MOVES[solver.oracle],
         solver.loops,
         {column: (last[count] - first[count]) / max(1, steps) for column, count in DERIVATIVES.items()},
         steps,

@@ -17,7 +17,7 @@ from bilevax import datasets
 from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
 from bilevax.problem import BilevelProblem
 from bilevax.problems import MultiTask, Task, multi_task, multitask
-from bilevax.runs.loop import solve
+from bilevax.runs.solve import solve
 from bilevax.solvers import IBCG, SBFW, TTSA, Solver
 from bilevax.theory import Constants
 

@@ -18,7 +18,7 @@ from bilevax import datasets
 from bilevax.drawing import figures
 from bilevax.experiments import page
 from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, Table, load
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
 
 def reproduce(
@@ -50,7 +50,7 @@ def reproduce(
         for table in report.tables if report else []:
             _write_csv(folder / "tables" / f"{table.name}.csv", table)
     text = page.write(sections)
-    write_whole(folder / page.NAME, lambda stream: stream.write(text))
+    write_atomic(folder / page.NAME, lambda stream: stream.write(text))
     return text, [f"{name}: {words}" for name, words in missing.items()]
 
 
@@ -109,4 +109,4 @@ def _write_csv(path: Path, table: Table) -> None:
         writer.writeheader()
         writer.writerows(table.rows)
 
-    write_whole(path, write)
+    write_atomic(path, write)

@@ -174,6 +174,6 @@ def static_rows(names: Iterable[str]) -> list[dict[str, Any]]:
     """What is known of our methods without running them."""
     made = ((name, METHODS[name].solver()) for name in names)
     return [
-        {"method": name, "x moves by": " or ".join(MOVES[form.uses] for form in moved(solver)), "loops": solver.loops}
+        {"method": name, "x moves by": " or ".join(MOVES[form.oracle] for form in moved(solver)), "loops": solver.loops}
         for name, solver in made
     ]

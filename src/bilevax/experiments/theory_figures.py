@@ -16,7 +16,7 @@ import numpy as np
 from bilevax import theory
 from bilevax.drawing import figures
 from bilevax.experiments.theory import Run, lagging_adjoint, measure, misled_start, overshooting
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 from bilevax.problems import (
     KnownProblem,
     known_nonconvex,
@@ -83,7 +83,7 @@ def _save(figure: Any, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     picture = Image.open(buffer).convert("RGB").quantize(48)
-    write_whole(path, lambda stream: picture.save(stream, format="PNG", optimize=True), mode="wb")
+    write_atomic(path, lambda stream: picture.save(stream, format="PNG", optimize=True), mode="wb")
 
 
 def lipschitz_figure(path: Path) -> None:

@@ -25,8 +25,8 @@ from bilevax.experiments.jobs import (
     judge,
 )
 from bilevax.problems import Toy, toy_coreset
-from bilevax.runs.loop import solve
 from bilevax.runs.metrics import exact_metrics
+from bilevax.runs.solve import solve
 from bilevax.solvers import IBCG, SBFW, Solver
 
 INVERSE = "SBFW (Hessian inverse)"

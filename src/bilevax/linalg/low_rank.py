@@ -36,9 +36,9 @@ class Operator(NamedTuple):
     """A matrix by its products."""
 
     shape: tuple[int, int]
-    times: Callable[[Block], Block]
+    matvec: Callable[[Block], Block]
     """A block of q rows to one of p."""
-    back: Callable[[Block], Block]
+    rmatvec: Callable[[Block], Block]
     """The same with the transpose."""
 
 
@@ -103,7 +103,7 @@ def orthonormal(block: Block) -> Block:
 def _largest_outside(operator: Operator, left: Block, dtype: Any) -> tuple[float, np.ndarray]:
     """The largest singular value of what the columns of `left` do not span, and its right vector."""
     outside = lambda v: v - left @ (left.T @ v)  # noqa: E731
-    rest = Operator(operator.shape, lambda v: outside(operator.times(v)), lambda v: operator.back(outside(v)))
+    rest = Operator(operator.shape, lambda v: outside(operator.matvec(v)), lambda v: operator.rmatvec(outside(v)))
     value, _, right, _ = top_pair(rest, np.zeros(min(operator.shape), dtype), 1e-2, 200)
     return value, right
 
@@ -127,8 +127,8 @@ def shrunk(
     random = np.random.default_rng(basis.shape[1])
     basis, dtype = basis[:, :most], basis.dtype
     while True:
-        left = orthonormal(operator.times(basis))
-        right = operator.back(left)
+        left = orthonormal(operator.matvec(basis))
+        right = operator.rmatvec(left)
         # A tall thin SVD from its Gram matrix would lose half of the digits; from the triangle it does not.
         outer = orthonormal(right)
         inner, values, turn = np.linalg.svd(coordinates(outer, right))
@@ -170,8 +170,8 @@ def leading(operator: Operator, rank: int, *, rounds: int = 6, seed: int = 0) ->
     columns = min(rank + 10, *operator.shape)
     basis = np.random.default_rng(seed).standard_normal((operator.shape[1], columns))
     for _ in range(rounds):
-        left = orthonormal(operator.times(basis))
-        right = operator.back(left)
+        left = orthonormal(operator.matvec(basis))
+        right = operator.rmatvec(left)
         basis = orthonormal(right)
     inner, values, turn = np.linalg.svd(coordinates(basis, right))
     return left @ turn[:rank].T, values[:rank], basis @ inner[:, :rank]
@@ -185,12 +185,14 @@ def top_pair(
     Lanczos on A^T A, or A A^T where that is smaller, from `start` (zeros if there is none).
     """
     tall = operator.shape[0] >= operator.shape[1]
-    times, back = (operator.times, operator.back) if tall else (operator.back, operator.times)
-    v = top_vector(lambda v: back(times(v)), _noisy(start), tol, max_products)
-    Av = times(v)
+    matvec, rmatvec = operator.matvec, operator.rmatvec
+    if not tall:
+        matvec, rmatvec = rmatvec, matvec
+    v = top_vector(lambda v: rmatvec(matvec(v)), _noisy(start), tol, max_products)
+    Av = matvec(v)
     value = float(np.linalg.norm(Av))
     u = Av / value if value > 0 else Av  # every matrix is as good as zero
-    error = float(np.linalg.norm(back(u) - value * v))
+    error = float(np.linalg.norm(rmatvec(u) - value * v))
     left, right = (u, v) if tall else (v, u)
     return value, left, right, error
 

@@ -51,7 +51,7 @@ class Pattern(eqx.Module):
             matrix = self.matrix(values)
             return Operator(self.shape, lambda block: matrix @ block, lambda block: matrix.T @ block)
         values, cols, starts = (np.ascontiguousarray(v) for v in (values, self.cols, self.starts))
-        # As many blocks whatever the machine: the sums of `back` depend on them in the last digits.
+        # As many blocks whatever the machine: the sums of `rmatvec` depend on them in the last digits.
         ends = np.searchsorted(starts, np.linspace(0, self.size, BLOCKS + 1)[1:-1])
         bounds = np.concatenate([[0], ends, [self.shape[0]]])
         spans = [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
@@ -64,17 +64,17 @@ class Pattern(eqx.Module):
 
         whole = self.matrix(values)
 
-        def times(block: np.ndarray) -> np.ndarray:
+        def matvec(block: np.ndarray) -> np.ndarray:
             if block.ndim == 1:  # too little work to hand out
                 return whole @ block
             return np.concatenate(_side_by_side(lambda part: part @ block, parts))
 
-        def back(block: np.ndarray) -> np.ndarray:
+        def rmatvec(block: np.ndarray) -> np.ndarray:
             if block.ndim == 1:
                 return whole.T @ block
             return functools.reduce(np.add, _side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
 
-        return Operator(self.shape, times, back)
+        return Operator(self.shape, matvec, rmatvec)
 
     def sample(self, left: Float[Array, "p r"] | np.ndarray, right: Float[Array, "q r"] | np.ndarray) -> np.ndarray:
         """The entries of `left @ right.T`."""
@@ -134,12 +134,12 @@ def _compiled_dots() -> Any:
     return numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})(_dots)
 
 
-def pattern(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Pattern, np.ndarray]:
+def sorted_pattern(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Pattern, np.ndarray]:
     """The pattern of some entries in any order, and the order that sorts them."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     order = np.lexsort((cols, rows))
     rows, cols = rows[order].astype(np.int32), cols[order].astype(np.int32)
     if np.any((rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1])):
-        raise ValueError("pattern: an entry is there twice; keep one of each pair of row and column.")
+        raise ValueError("sorted_pattern: an entry is there twice; keep one of each pair of row and column.")
     starts = np.searchsorted(rows, np.arange(shape[0] + 1)).astype(np.int32)
     return Pattern(jnp.asarray(rows), jnp.asarray(cols), jnp.asarray(starts), shape), order

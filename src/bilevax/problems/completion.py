@@ -18,6 +18,7 @@ nearer than about (1 + c / lambda2) d, so lambda2 should be of order c.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ def upper(x: Matrix, y: Matrix, data: Data) -> Scalar:
     return jnp.sum(data["omega1"] * (x + data["offset"] - y) ** 2) / data["count1"]
 
 
-def lower(x: Matrix, y: Matrix, data: Data) -> Scalar:
+def lower_objective(x: Matrix, y: Matrix, data: Data) -> Scalar:
     """Data term, pseudo-Huber regularizer and distance to X."""
     delta, apart = data["delta"], y - data["M"]
     loss = 2 * _pseudo_huber(apart, data["outlier"]) if robust(data) else apart**2
@@ -164,36 +165,55 @@ class _Search(NamedTuple):
 STRUCTURE = LowerStructure(hvp, cross, hessian_diagonal, solve_lower, solve_adjoint)
 
 
-def setting(
-    M: Any,
-    omega1: Any,
-    radius: float,
-    *,
-    omega2: Any = None,
-    data_term: str = "sum",
-    regularizer: str | None = "pseudo-huber",
-    lambda1: float = 0.05,
-    lambda2: float = 0.05,
-    delta: float = 0.9,
-    data_loss: str = "squared",
-    outlier: float = 1.0,
-) -> tuple[Data, Constants]:
+@dataclass(frozen=True)
+class LowerLevel:
+    """The lower level of a completion: how the observed entries are denoised.
+
+    Args:
+        data_term: "sum", or "mean" as printed in the paper.
+        regularizer: "pseudo-huber" or None.
+        lambda1: weight of the regularizer.
+        lambda2: weight of the distance to X.
+        delta: scale of the regularizer.
+        data_loss: "squared", or "pseudo-huber" of scale `outlier` for data with gross errors.
+        outlier: distance from the matrix beyond which a value counts less.
+    """
+
+    data_term: str = "sum"
+    regularizer: str | None = "pseudo-huber"
+    lambda1: float = 0.05
+    lambda2: float = 0.05
+    delta: float = 0.9
+    data_loss: str = "squared"
+    outlier: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.data_term not in ("sum", "mean"):
+            raise ValueError(
+                f"matrix_completion: data_term must be 'sum' or 'mean' (as printed), got {self.data_term!r}."
+            )
+        if self.regularizer not in ("pseudo-huber", None):
+            raise ValueError(
+                f"matrix_completion: regularizer must be 'pseudo-huber' or None, got {self.regularizer!r}; "
+                f"the l1 norm is not differentiable, which every method here needs."
+            )
+        if not (self.lambda2 > 0 and self.lambda1 >= 0 and self.delta > 0):
+            raise ValueError(
+                f"matrix_completion: need lambda1 >= 0, lambda2 > 0 and delta > 0, got {self.lambda1}, "
+                f"{self.lambda2}, {self.delta}."
+            )
+        if self.data_loss not in ("squared", "pseudo-huber"):
+            raise ValueError(
+                f"matrix_completion: data_loss must be 'squared' or 'pseudo-huber', got {self.data_loss!r}."
+            )
+        if not self.outlier > 0:
+            raise ValueError(
+                f"matrix_completion: outlier, the scale of the data loss, must be above 0, got {self.outlier}."
+            )
+
+
+def setting(M: Any, omega1: Any, radius: float, omega2: Any, lower: LowerLevel) -> tuple[Data, Constants]:
     """The data of the two levels and the constants; `M` and the masks are matrices, or lists of their known entries."""
-    if data_term not in ("sum", "mean"):
-        raise ValueError(f"matrix_completion: data_term must be 'sum' or 'mean' (as printed), got {data_term!r}.")
-    if regularizer not in ("pseudo-huber", None):
-        raise ValueError(
-            f"matrix_completion: regularizer must be 'pseudo-huber' or None, got {regularizer!r}; "
-            f"the l1 norm is not differentiable, which every method here needs."
-        )
-    if not (lambda2 > 0 and lambda1 >= 0 and delta > 0):
-        raise ValueError(
-            f"matrix_completion: need lambda1 >= 0, lambda2 > 0 and delta > 0, got {lambda1}, {lambda2}, {delta}."
-        )
-    if data_loss not in ("squared", "pseudo-huber"):
-        raise ValueError(f"matrix_completion: data_loss must be 'squared' or 'pseudo-huber', got {data_loss!r}.")
-    if not outlier > 0:
-        raise ValueError(f"matrix_completion: outlier, the scale of the data loss, must be above 0, got {outlier}.")
     omega2 = omega1 if omega2 is None else omega2
     for name, mask in (("omega1", omega1), ("omega2", omega2)):
         if np.shape(mask) != np.shape(M) or np.asarray(mask).dtype != bool:
@@ -204,8 +224,9 @@ def setting(
     if not np.all(np.isfinite(np.asarray(M)[observed])):
         raise ValueError("matrix_completion: M has a NaN or infinite entry among the observed ones.")
     dtype = jnp.result_type(float)
-    lambda1 = lambda1 if regularizer else 0.0
-    weight = 1.0 if data_term == "sum" else 1.0 / float(np.sum(omega2))
+    lambda1, lambda2, delta = lower.lambda1 if lower.regularizer else 0.0, lower.lambda2, lower.delta
+    is_robust = lower.data_loss == "pseudo-huber"
+    weight = 1.0 if lower.data_term == "sum" else 1.0 / float(np.sum(omega2))
     numbers = {
         "weight": weight,
         "lambda1": lambda1,
@@ -214,8 +235,8 @@ def setting(
         "offset": 0.0,
         "count1": float(np.sum(omega1)),
     }
-    if data_loss == "pseudo-huber":
-        numbers["outlier"] = outlier  # the key alone tells the functions above which loss it is
+    if is_robust:
+        numbers["outlier"] = lower.outlier  # the key alone tells the functions above which loss it is
     upper_mask = jnp.asarray(omega1, dtype)
     data: Data = {
         "M": jnp.asarray(np.where(observed, M, 0.0), dtype),
@@ -233,7 +254,7 @@ def setting(
         2 * weight + lambda1 + 2 * lambda2,
         C_yx_g=2 * lambda2,
         L_yx_g=0.0,
-        L_yy_g=sharpest * (lambda1 / delta + (2 * weight / outlier if data_loss == "pseudo-huber" else 0.0)),
+        L_yy_g=sharpest * (lambda1 / delta + (2 * weight / lower.outlier if is_robust else 0.0)),
         L_xx_f=curved,
         L_xy_f=curved,
         L_yx_f=curved,
@@ -250,38 +271,20 @@ def matrix_completion(
     radius: float,
     *,
     omega2: Bool[Array, "p q"] | np.ndarray | None = None,
-    data_term: str = "sum",
-    regularizer: str | None = "pseudo-huber",
-    lambda1: float = 0.05,
-    lambda2: float = 0.05,
-    delta: float = 0.9,
-    data_loss: str = "squared",
-    outlier: float = 1.0,
+    **lower: Any,
 ) -> tuple[BilevelProblem, Constants]:
     """The dense problem and its constants.
 
     Args:
         M: observations; entries outside the masks are ignored.
-        omega1: entries of the upper level; omega2: those of the lower level, by default the same.
+        omega1: entries of the upper level.
         radius: bound on the nuclear norm.
-        data_term: "sum", or "mean" as printed in the paper.
-        regularizer: "pseudo-huber" or None.
-        data_loss: of the lower level, "squared", or "pseudo-huber" of scale `outlier` for data with gross errors.
+        omega2: entries of the lower level, by default those of the upper level.
+        lower: the lower level: `data_term`, `regularizer`, `lambda1`, `lambda2`, `delta`, `data_loss`, `outlier`, which
+            `LowerLevel` explains.
     """
-    data, constants = setting(
-        M,
-        omega1,
-        radius,
-        omega2=omega2,
-        data_term=data_term,
-        regularizer=regularizer,
-        lambda1=lambda1,
-        lambda2=lambda2,
-        delta=delta,
-        data_loss=data_loss,
-        outlier=outlier,
-    )
-    return BilevelProblem(upper, lower, NuclearBall(radius), data, structure=STRUCTURE), constants
+    data, constants = setting(M, omega1, radius, omega2, LowerLevel(**lower))
+    return BilevelProblem(upper, lower_objective, NuclearBall(radius), data, structure=STRUCTURE), constants
 
 
 class Synthetic(NamedTuple):

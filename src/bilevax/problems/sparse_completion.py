@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevax import trees
-from bilevax.linalg.sparse import pattern
+from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problem import BilevelProblem
-from bilevax.problems.completion import STRUCTURE, lower, setting, upper
+from bilevax.problems.completion import STRUCTURE, LowerLevel, lower_objective, setting, upper
 from bilevax.sets.sampled import SampledNuclearBall
 from bilevax.theory import Constants
 
@@ -29,7 +29,7 @@ def sparse_completion(
     shape: tuple[int, int] | None = None,
     omega1: Any = None,
     omega2: Any = None,
-    **options: Any,
+    **lower: Any,
 ) -> tuple[BilevelProblem, Constants]:
     """The problem for entries (rows[i], cols[i]) with these values, and its constants.
 
@@ -37,8 +37,7 @@ def sparse_completion(
         radius: bound on the nuclear norm.
         shape: of the matrix; by default just large enough.
         omega1, omega2: which of the entries belong to the upper and to the lower level, as masks; by default all.
-        options: `data_term`, `regularizer`, `lambda1`, `lambda2`, `delta`, `data_loss`, `outlier`, as in
-            `matrix_completion`.
+        lower: the lower level, as in `matrix_completion`.
     """
     rows, cols, values = (np.asarray(v) for v in (rows, cols, values))
     if not rows.ndim == cols.ndim == values.ndim == 1 or not len(rows) == len(cols) == len(values) > 0:
@@ -48,13 +47,15 @@ def sparse_completion(
     shape = least if shape is None else (int(shape[0]), int(shape[1]))
     if min(int(rows.min()), int(cols.min())) < 0 or shape[0] < least[0] or shape[1] < least[1]:
         raise ValueError(f"sparse_completion: entries up to {least} do not fit into a matrix of shape {shape}.")
-    known, order = pattern(rows, cols, shape)
+    pattern, order = sorted_pattern(rows, cols, shape)
     masks = [np.ones(len(values), bool) if mask is None else np.asarray(mask) for mask in (omega1, omega2)]
     if any(mask.shape != values.shape or mask.dtype != bool for mask in masks):
         raise ValueError(f"sparse_completion: omega1 and omega2 must be boolean masks of length {len(values)}.")
     one = masks[0][order]
     two = one if omega1 is omega2 is None else masks[1][order]
-    data, constants = setting(values[order], one, radius, omega2=two, **options)
+    data, constants = setting(values[order], one, radius, two, LowerLevel(**lower))
     like = trees.shapes(jnp.zeros(len(values), data["M"].dtype))
-    domain = SampledNuclearBall(known, radius)
-    return BilevelProblem(upper, lower, domain, data, structure=STRUCTURE, x_like=like, y_like=like), constants
+    domain = SampledNuclearBall(pattern, radius)
+    return BilevelProblem(
+        upper, lower_objective, domain, data, structure=STRUCTURE, x_like=like, y_like=like
+    ), constants

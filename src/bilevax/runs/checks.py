@@ -25,17 +25,6 @@ _NUMPY_INSIDE = (
 _LARGE = 1_000_000  # bytes of closed-over arrays from which on it is worth a warning
 
 
-def check_steps(steps: Any, every: Any, time_limit: Any) -> int:
-    """The number of steps per row, with all three counts checked."""
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise ValueError(f"solve: steps must be a whole number of at least 1, got {steps!r}.")
-    if every is not None and (isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 1):
-        raise ValueError(f"solve: every must be a whole number of steps per row, at least 1, got {every!r}.")
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"solve: time_limit must be a positive number of seconds, got {time_limit!r}.")
-    return int(every) if every is not None else max(1, int(steps) // 100)
-
-
 def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree, PyTree]:
     """Both starts as JAX arrays of one precision, inside the set, with every oracle answering in kind."""
     if not isinstance(problem, BilevelProblem):
@@ -49,7 +38,7 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
     if y is None:
         y = problem.y_like.zeros()  # type: ignore[union-attr]
     if len({v.dtype for v in jax.tree.leaves(trees.coordinates((x, y)))}) > 1:
-        kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.names(x, "x0") + trees.names(y, "y0"))
+        kinds = ", ".join(f"{name} {v.dtype}" for name, v in trees.named_leaves(x, "x0") + trees.named_leaves(y, "y0"))
         raise TypeError(f"solve: x0 and y0 must share one precision, got {kinds}; cast them to the same dtype.")
     _check_data(problem.data)
     _check_sampler(problem)
@@ -80,12 +69,12 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
                 f"solve: no {name} and no {letter}_like: give a start, or BilevelProblem(..., {letter}_like=) "
                 f"with the shapes of {letter} (arrays or jax.ShapeDtypeStruct)."
             )
-        for where, leaf in trees.names(jax.tree.unflatten(like.structure, like.leaves), f"{name[0]}_like"):
+        for where, leaf in trees.named_leaves(jax.tree.unflatten(like.structure, like.leaves), f"{name[0]}_like"):
             _check_dtype(where, leaf.dtype)
         return None
     if not jax.tree.leaves(given):
         raise ValueError(f"{name} holds no arrays; give a pytree with at least one.")
-    for where, leaf in trees.names(given, name):
+    for where, leaf in trees.named_leaves(given, name):
         _check_leaf(where, leaf)
     point = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), given)  # never weakly typed
     if like is not None:
@@ -127,7 +116,7 @@ def _no_64_bit(where: str) -> str:
 def _check_data(data: Any) -> None:
     if jax.config.read("jax_enable_x64"):
         return
-    for where, leaf in trees.names(data, "data"):
+    for where, leaf in trees.named_leaves(data, "data"):
         kind = getattr(leaf, "dtype", None)
         if kind == np.float64:
             raise TypeError(_no_64_bit(where))
@@ -148,10 +137,10 @@ def _check_sampler(problem: BilevelProblem) -> None:
         raise ValueError(
             f"{problem.sampler!r} cannot draw a batch from data: {kind}. Give it the parts of data."
         ) from error
-    if problem.sampler.batches > 1 and trees.kinds(batch) == trees.kinds(problem.data):
+    if problem.sampler.batches > 1 and trees.describe(batch) == trees.describe(problem.data):
         raise ValueError(
             f"{problem.sampler!r} found nothing to draw from: no array of data has as many rows as it counts on; "
-            f"data holds {trees.kinds(problem.data)}. Give it the number of rows of the data."
+            f"data holds {trees.describe(problem.data)}. Give it the number of rows of the data."
         )
 
 
@@ -167,7 +156,7 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
     except Exception as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
-            f"{name}(x, y, data) failed on x of shapes {trees.kinds(x)} and y of shapes {trees.kinds(y)}: "
+            f"{name}(x, y, data) failed on x of shapes {trees.describe(x)} and y of shapes {trees.describe(y)}: "
             f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data."
         ) from error
     if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
@@ -192,7 +181,7 @@ def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
         return
     limit = 1e-3 if trees.dtype(y) == np.float32 else 1e-6
     try:
-        if not problem.structure.host:  # compiled loops will trace the formulas
+        if not problem.structure.kernels.on_host:  # compiled loops will trace the formulas
             for name in formulas(problem.structure):
                 vectors = (x, y, y) if name in ("hvp", "cross", "solve_adjoint") else (x, y)
                 jax.eval_shape(getattr(problem.structure, name), *vectors, problem.data)
@@ -221,7 +210,7 @@ def check_solver(solver: Any) -> Any:
         return solver
     if isinstance(solver, type):
         raise TypeError(f"solve: the solver is the class {solver.__name__}; write {solver.__name__}() to build one.")
-    if not all(hasattr(solver, name) for name in ("prepare", "init", "step", "uses")):
+    if not all(hasattr(solver, name) for name in ("prepare", "init", "step", "oracle")):
         raise TypeError(
             f"solve: the second argument must be a solver such as bx.IBCG(), got {type(solver).__name__}; "
             f"give starts by name, x0= and y0=."
@@ -229,16 +218,9 @@ def check_solver(solver: Any) -> Any:
     return solver
 
 
-def check_key(key: Any) -> Any:
-    """Refuse what is not a random key."""
-    if not isinstance(key, jax.Array) or not (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32):
-        raise TypeError(f"solve: key must be a JAX random key, got {key!r}; write jax.random.key({key!r}).")
-    return key
-
-
 def check_oracle(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     """Refuse sets that lack the oracle by which the solver moves x."""
-    {"lmo": check_lmo, "project": check_projection, "low rank": check_low_rank}[solver.uses](problem, x, solver)
+    {"lmo": check_lmo, "project": check_projection, "low rank": check_low_rank}[solver.oracle](problem, x, solver)
 
 
 def check_low_rank(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
@@ -265,7 +247,7 @@ def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
             look = problem.domain.oracle
         else:
             look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
-        s = look(trees.zeros_like(x)) if problem.domain.host else jax.eval_shape(look, x)
+        s = look(trees.zeros_like(x)) if problem.domain.kernels.on_host else jax.eval_shape(look, x)
     except _NUMPY_INSIDE as error:
         raise TypeError(
             f"the lmo of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it with "
@@ -282,7 +264,7 @@ def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
     """Refuse sets whose projection cannot serve a projected step, before the first one."""
     project = problem.domain.project
     try:
-        answer = project(x) if problem.domain.host else jax.eval_shape(project, x)
+        answer = project(x) if problem.domain.kernels.on_host else jax.eval_shape(project, x)
     except NotImplementedError:
         raise ValueError(
             f"{type(solver).__name__} projects onto the set and {problem.domain!r} has no projection; "
@@ -307,10 +289,10 @@ def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTre
     answer, x = trees.coordinates(answer), trees.coordinates(x)
     got, wanted = trees.shapes(answer), trees.shapes(x)
     if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
-        kinds = trees.kinds(answer) if got.structure == wanted.structure else f"{got.structure}"
+        kinds = trees.describe(answer) if got.structure == wanted.structure else f"{got.structure}"
         asked = "direction" if oracle == "lmo" else "point"
         raise ValueError(
-            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.kinds(x)}; it must match x."
+            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.describe(x)}; it must match x."
         )
 
 

@@ -1,4 +1,4 @@
-"""Repeating a solver's step: `run` as one pure function, `advance` as chunks that the host loop cuts as it likes."""
+"""Repeating a solver's step: `run` as one pure function, `advance` as chunks that the loop cuts as it likes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
-from bilevax.solvers import Counts, Info, Solver
+from bilevax.solvers.protocol import Counts, Info, Solver, kernels
 
 
 def run(
@@ -39,11 +40,11 @@ def run(
     >>> jax.vmap(end)(jnp.array([0.01, 0.02])).shape
     (2, 3)
     """
-    if not problem.domain.traceable or problem.structure.host:
+    if problem.kernels is Kernels.HOST:
         raise ValueError(
             f"run: {problem.domain!r} or the lower structure steps on the host and cannot be traced; use solve."
         )
-    if on_host(solver):
+    if kernels(solver) is Kernels.HOST:
         raise ValueError(f"run: {type(solver).__name__} steps on the host and cannot be traced; use solve.")
     key = jax.random.key(0) if key is None else key
     x, y = jax.tree.map(jnp.asarray, (x0, y0))
@@ -58,17 +59,12 @@ def run(
     return jax.lax.scan(step, state, None, length=steps)
 
 
-def on_host(solver: Solver) -> bool:
-    """Whether a solver decides in Python, for example on a rank, and hence steps outside compiled code."""
-    return bool(getattr(solver, "host", False))
-
-
 def cast_numbers(problem: BilevelProblem, solver: Solver, dtype: Any) -> tuple[BilevelProblem, Solver]:
     """Numbers inside the set and the solver in the precision of x; data are the user's."""
     return replace(problem, domain=trees.cast(problem.domain, dtype)), trees.cast(solver, dtype)
 
 
-class Seen(NamedTuple):
+class StepSummary(NamedTuple):
     """The scalars of the last step's info; they describe the point it started from."""
 
     gap: Scalar
@@ -76,41 +72,42 @@ class Seen(NamedTuple):
     adjoint_residual: Scalar
     grad_norm: Scalar
     direction: PyTree = None
-    """Kept for methods without an lmo, whose gap the loop works out at its rows."""
+    """Kept for methods without an lmo: the loop computes their gap at its rows."""
 
 
 class Chunk(NamedTuple):
-    """Where some steps led, what the last of them saw, and what they cost."""
+    """Where some steps led, a summary of the last of them, and what they cost."""
 
     state: Any
-    seen: Seen
+    summary: StepSummary
     counts: Counts
     finite: Array
 
 
+def summarize(solver: Solver, info: Info) -> StepSummary:
+    """What a row needs of a step's info."""
+    error = jnp.asarray(info.lmo_error, info.gap.dtype)
+    direction = info.direction if solver.oracle != "lmo" else None
+    return StepSummary(info.gap, error, info.adjoint_residual, info.grad_norm, direction)
+
+
 def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last: Array | bool) -> Chunk:
     state, info = solver.step(problem, chunk.state, jax.random.fold_in(key, chunk.state.k))
-
-    def look() -> Seen:
-        error = jnp.asarray(info.lmo_error, info.gap.dtype)
-        direction = info.direction if solver.uses != "lmo" else None
-        return Seen(info.gap, error, info.adjoint_residual, info.grad_norm, direction)
-
     # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
-    finite = chunk.finite & jnp.isfinite(trees.total(info.direction))
+    finite = chunk.finite & jnp.isfinite(trees.sum_all(info.direction))
     # Reductions are a good part of a small step, and only those of a chunk's last step are ever read.
     if isinstance(last, jax.Array):
-        seen = jax.lax.cond(last, look, lambda: chunk.seen)
+        summary = jax.lax.cond(last, lambda: summarize(solver, info), lambda: chunk.summary)
     else:
-        seen = look() if last else chunk.seen
-    return Chunk(state, seen, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
+        summary = summarize(solver, info) if last else chunk.summary
+    return Chunk(state, summary, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
 
 
 def _empty(solver: Solver, state: Any) -> Chunk:
     nan = jnp.full((), jnp.nan, trees.dtype(state.x))
     zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
-    direction = trees.zeros_like(state.x) if solver.uses != "lmo" else None
-    return Chunk(state, Seen(nan, nan, nan, nan, direction), zero, jnp.asarray(True))
+    direction = trees.zeros_like(state.x) if solver.oracle != "lmo" else None
+    return Chunk(state, StepSummary(nan, nan, nan, nan, direction), zero, jnp.asarray(True))
 
 
 @jax.jit
@@ -130,13 +127,36 @@ def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Ar
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
 
 
-@jax.jit
 def prepare(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: Array) -> Solver:
-    """Compiled `solver.prepare`."""
+    """`solver.prepare` as a function that can be compiled."""
     return solver.prepare(problem, x, y, key)
 
 
-@jax.jit
 def init(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree) -> tuple[Any, Counts]:
-    """Compiled `solver.init`."""
+    """`solver.init` as a function that can be compiled."""
     return solver.init(problem, x, y)
+
+
+_prepare, _init = jax.jit(prepare), jax.jit(init)
+
+
+class Stepping(NamedTuple):
+    """How a problem and a solver advance: the problem with its mark, and three functions, compiled or not."""
+
+    problem: BilevelProblem
+    prepare: Callable[..., Solver]
+    init: Callable[..., tuple[Any, Counts]]
+    advance: Callable[..., Chunk]
+
+
+def place(problem: BilevelProblem, solver: Solver) -> Stepping:
+    """Decide between one compiled loop and steps on the host: the only place that does.
+
+    The loop is compiled unless the problem or the solver has a kernel on the host. A solver prepares in compiled code
+    also where it only steps on the host itself.
+    """
+    marked = replace(problem, solver_kernels=kernels(solver))
+    prepares = prepare if problem.host else _prepare
+    if marked.host:
+        return Stepping(marked, prepares, init, advance_on_host)
+    return Stepping(marked, prepares, _init, advance)

@@ -14,6 +14,8 @@ import jax
 class Interrupt:
     """While it holds, the first Ctrl-C sets a flag and the second raises."""
 
+    flag = False
+
     def __enter__(self) -> Interrupt:
         self.flag = False
         self.previous: Any = None

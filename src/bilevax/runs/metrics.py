@@ -61,8 +61,8 @@ def _gap(problem: BilevelProblem, x: PyTree, gradient: PyTree, error: Scalar) ->
     diameter = jnp.asarray(problem.domain.diameter(x).value, trees.dtype(x))
     if jnp.isinf(diameter):
         return jnp.full_like(diameter, jnp.nan), jnp.full_like(diameter, jnp.nan)
-    look = _best_vertex if problem.domain.host else _compiled_best_vertex
-    s, lmo_error = look(problem.domain.accurate(), x, gradient)
+    look = _best_vertex if problem.domain.kernels.on_host else _compiled_best_vertex
+    s, lmo_error = look(problem.domain.at_full_precision(), x, gradient)
     # A set of unknown diameter: twice the distance to the best vertex stands in for it.
     reach = jnp.where(jnp.isnan(diameter), 2 * trees.norm(trees.sub(x, s)), diameter)
     return trees.gap(gradient, x, s), lmo_error + reach * error
@@ -79,14 +79,14 @@ _compiled_best_vertex = jax.jit(_best_vertex)
 
 def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:
     """The Frank-Wolfe gap by an estimate of the gradient, and the error of the oracle in it."""
-    look = _best_vertex if problem.domain.host else _compiled_best_vertex
-    s, error = look(problem.domain.settled(), x, direction)
+    look = _best_vertex if problem.domain.kernels.on_host else _compiled_best_vertex
+    s, error = look(problem.domain.at_final_tolerance(), x, direction)
     return trees.gap(direction, x, s), error
 
 
 def _mapping(problem: BilevelProblem, x: PyTree, gradient: PyTree) -> Scalar:
     try:
-        return (_step_length if problem.domain.host else _compiled_step_length)(problem.domain, x, gradient)
+        return (_step_length if problem.domain.kernels.on_host else _compiled_step_length)(problem.domain, x, gradient)
     except NotImplementedError:
         return jnp.asarray(jnp.nan, trees.dtype(x))
 

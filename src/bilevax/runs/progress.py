@@ -12,20 +12,21 @@ from bilevax.runs.trace import Row
 class Progress:
     """Redraws one line at most ten times a second; without a terminal prints a line every ten seconds."""
 
-    def __init__(self, steps: int, label: str = "", stream: Any = None):
-        self.steps, self.label = steps, label
+    def __init__(self, steps: int, label: str = "", stream: Any = None, *, begin: int = 0):
+        self.steps, self.label, self.begin = steps, label, begin
         self.stream = sys.stderr if stream is None else stream
         self.terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self.pause = 0.1 if self.terminal else 10.0
         self.began = self.drawn = time.monotonic()
 
     def _line(self, step: int, row: Row | None, *, ended: bool = False) -> str:
+        step -= self.begin
         share = step / self.steps
         spent = time.monotonic() - self.began
         left = f"{spent / share - spent:.0f} s left" if 0 < share < 1 and spent > 0.5 and not ended else ""
         filled = round(24 * share)
         bar = "█" * filled + "░" * (24 - filled)
-        gap = f"gap {row['gap']:.2e}" if row else ""
+        gap = f"gap {row['gap']:.2e}" if row and row["gap"] == row["gap"] else ""
         return f"{self.label:<40} {bar} {share:4.0%}  step {step:>{len(str(self.steps))}}/{self.steps}  {gap}  {left}"
 
     def show(self, step: int, row: Row | None) -> None:

@@ -16,7 +16,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 from bilevax.runs.trace import Trace
 
 FORMAT = 1
@@ -40,7 +40,7 @@ def save(path: str | Path, config: dict[str, Any], trace: Trace) -> Path:
         raise ValueError(f"{folder} is a file; give the path of a folder for the run.")
     trace.to_csv(folder / TRACE)
     contents = _finite({"format": FORMAT, **machine(), **config})
-    write_whole(folder / CONFIG, lambda stream: json.dump(contents, stream, indent=2, allow_nan=False))
+    write_atomic(folder / CONFIG, lambda stream: json.dump(contents, stream, indent=2, allow_nan=False))
     return folder
 
 

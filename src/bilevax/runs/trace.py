@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
 Row = dict[str, float | int]
 
@@ -76,12 +76,12 @@ class Trace:
             writer.writeheader()
             writer.writerows({name: repr(value) for name, value in row.items()} for row in self._rows)
 
-        return write_whole(path, write)
+        return write_atomic(path, write)
 
     def to_json(self, path: str | Path) -> Path:
         """Write one JSON object of columns; NaN and infinities become null."""
         table = {name: [row[name] if math.isfinite(row[name]) else None for row in self._rows] for name in self.columns}
-        return write_whole(path, lambda stream: json.dump(table, stream))
+        return write_atomic(path, lambda stream: json.dump(table, stream))
 
     def to_dataframe(self) -> Any:
         """The trace as a pandas DataFrame (needs pandas: `pip install bilevax[all]`)."""

@@ -5,7 +5,7 @@ from bilevax.sets.composite import Product, UserSet, VertexHull, WholeSpace, as_
 from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory
 from bilevax.sets.groups import GroupL2Ball
 from bilevax.sets.polytope import Birkhoff, Polytope
-from bilevax.sets.sampled import SampledNuclearBall, Side
+from bilevax.sets.sampled import AxisWeights, SampledNuclearBall
 from bilevax.sets.spectral import NuclearBall, Spectraplex
 from bilevax.sets.vector import Box, L1Ball, L2Ball, LInfBall, Simplex, UnitSimplex
 
@@ -28,7 +28,7 @@ __all__ = [
     "Polytope",
     "Product",
     "SampledNuclearBall",
-    "Side",
+    "AxisWeights",
     "Simplex",
     "Spectraplex",
     "UnitSimplex",

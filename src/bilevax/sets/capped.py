@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, exact, flat, known, number
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, exact, flat
+from bilevax.trees import as_leaf, is_concrete
 
 
 def _fill(total: Scalar, cap: Scalar, n: int) -> Array:
@@ -33,14 +34,14 @@ class CappedSimplex(ConvexSet):
     [0.0, 1.0, 0.5]
     """
 
-    total: Scalar | float = eqx.field(converter=number)
-    cap: Scalar | float = eqx.field(converter=number, default=1.0)
+    total: Scalar | float = eqx.field(converter=as_leaf)
+    cap: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
     at_most: bool = eqx.field(static=True, default=False, kw_only=True)
     at_least: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def __check_init__(self) -> None:
         check_positive(self, "cap")
-        if known(self.total) and not (np.ndim(self.total) == 0 and np.isfinite(self.total) and self.total >= 0):
+        if is_concrete(self.total) and not (np.ndim(self.total) == 0 and np.isfinite(self.total) and self.total >= 0):
             raise ValueError(
                 f"CappedSimplex: total must be one finite number >= 0, got {np.asarray(self.total).tolist()}."
             )
@@ -49,12 +50,12 @@ class CappedSimplex(ConvexSet):
 
     def __repr__(self) -> str:
         flag = ", at_most=True" if self.at_most else ", at_least=True" if self.at_least else ""
-        if not known((self.total, self.cap)):
+        if not is_concrete((self.total, self.cap)):
             return "CappedSimplex"
         return f"CappedSimplex(total={float(self.total):g}, cap={float(self.cap):g}{flag})"
 
     def check_like(self, like: PyTree) -> None:
-        if self.at_most or not known((self.total, self.cap)):
+        if self.at_most or not is_concrete((self.total, self.cap)):
             return
         n, total = trees.size(like), float(self.total)
         largest = n * float(self.cap)
@@ -164,7 +165,7 @@ class KSparse(ConvexSet):
     """
 
     k: int = eqx.field(static=True, converter=lambda k: int(k) if isinstance(k, np.integer) else k)
-    radius: Scalar | float = eqx.field(converter=number, default=1.0)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
     def __check_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
@@ -172,7 +173,8 @@ class KSparse(ConvexSet):
         check_positive(self, "radius")
 
     def __repr__(self) -> str:
-        return f"KSparse(k={self.k}, radius={float(self.radius):g})" if known(self.radius) else f"KSparse(k={self.k})"
+        size = f", radius={float(self.radius):g}" if is_concrete(self.radius) else ""
+        return f"KSparse(k={self.k}{size})"
 
     def scale(self) -> Scalar | float:
         return math.sqrt(self.k) * self.radius

@@ -14,13 +14,15 @@ import scipy.spatial.distance
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, exact, flat, known, number
+from bilevax.linalg.host_loops import Kernels
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, exact, flat
+from bilevax.trees import as_leaf, is_concrete
 
 
 class VertexHull(ConvexSet):
     """The convex hull of given points, stacked along the first axis of every leaf."""
 
-    points: PyTree = eqx.field(converter=lambda points: jax.tree.map(number, points))
+    points: PyTree = eqx.field(converter=lambda points: jax.tree.map(as_leaf, points))
 
     def __check_init__(self) -> None:
         leaves = jax.tree.leaves(self.points)
@@ -31,7 +33,7 @@ class VertexHull(ConvexSet):
             )
         if counts == {0}:
             raise ValueError("VertexHull is empty: it was given no points; give at least one.")
-        if known(self.points) and not all(np.all(np.isfinite(v)) for v in leaves):
+        if is_concrete(self.points) and not all(np.all(np.isfinite(v)) for v in leaves):
             raise ValueError("VertexHull: a point has a NaN or infinite coordinate; remove it.")
 
     def __repr__(self) -> str:
@@ -88,7 +90,7 @@ class VertexHull(ConvexSet):
 
     def diameter(self, like: PyTree) -> Diameter:
         rows = [v.reshape(v.shape[0], -1) for v in jax.tree.leaves(self.points)]
-        if known(self.points) and rows[0].shape[0] <= 1000:
+        if is_concrete(self.points) and rows[0].shape[0] <= 1000:
             widest = scipy.spatial.distance.pdist(np.hstack(rows)).max(initial=0.0)
             return Diameter(jnp.asarray(widest, trees.dtype(like)), True)
         stacked = jnp.concatenate([jnp.asarray(v, trees.dtype(like)) for v in rows], axis=1)
@@ -126,12 +128,8 @@ class Product(ConvexSet):
         return jax.tree.unflatten(jax.tree.structure(self.sets, is_leaf=_is_set), parts)
 
     @property
-    def host(self) -> bool:
-        return any(part.host for part in self._leaves())
-
-    @property
-    def traceable(self) -> bool:
-        return all(part.traceable for part in self._leaves())
+    def kernels(self) -> Kernels:
+        return max(part.kernels for part in self._leaves())
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self._leaves()))})"
@@ -172,8 +170,8 @@ class Product(ConvexSet):
             for c in part.conditions(v)
         ]
 
-    def accurate(self) -> ConvexSet:
-        return Product(self._join([part.accurate() for part in self._leaves()]))
+    def at_full_precision(self) -> ConvexSet:
+        return Product(self._join([part.at_full_precision() for part in self._leaves()]))
 
     def diameter(self, like: PyTree) -> Diameter:
         zeros = trees.shapes(like).zeros()
@@ -226,11 +224,11 @@ class UserSet(ConvexSet):
         host: bool = False,
     ):
         self.oracle, self.projection, self.membership = lmo, project, contains
-        self.width, self.on_host = number(diameter), host
+        self.width, self.on_host = as_leaf(diameter), host
 
     @property
-    def host(self) -> bool:
-        return self.on_host
+    def kernels(self) -> Kernels:
+        return Kernels.HOST if self.on_host else Kernels.COMPILED
 
     def __repr__(self) -> str:
         return f"UserSet({getattr(self.oracle, '__name__', type(self.oracle).__name__)})"

@@ -14,6 +14,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.host_loops import Kernels
+from bilevax.trees import is_concrete
 
 
 class Diameter(NamedTuple):
@@ -57,20 +59,10 @@ class LowRankStep(NamedTuple):
     basis: Basis
 
 
-def number(value: Any) -> Any:
-    """A parameter as an array leaf: changing its value then compiles nothing again."""
-    return value if isinstance(value, jax.Array) else np.asarray(value, np.float64)
-
-
-def known(value: Any) -> bool:
-    """Whether numbers can be looked at now (not inside a trace)."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
-
-
 def check_positive(owner: Any, name: str) -> None:
     """Refuse a parameter that is not a positive finite number."""
     value = getattr(owner, name)
-    if known(value) and not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
+    if is_concrete(value) and not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
         raise ValueError(
             f"{type(owner).__name__}: {name} must be one positive finite number, got {np.asarray(value).tolist()}."
         )
@@ -92,14 +84,9 @@ class ConvexSet(eqx.Module):
     """
 
     @property
-    def host(self) -> bool:
-        """Whether `lmo` runs on the host, so that `solve` steps there too."""
-        return False
-
-    @property
-    def traceable(self) -> bool:
-        """Whether `lmo` may stand in compiled code, as `run` needs; small host oracles can, through a callback."""
-        return not self.host
+    def kernels(self) -> Kernels:
+        """Where the oracles run."""
+        return Kernels.COMPILED
 
     @abc.abstractmethod
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
@@ -143,11 +130,11 @@ class ConvexSet(eqx.Module):
         """The size against which violations are judged."""
         return 1.0
 
-    def accurate(self) -> ConvexSet:
+    def at_full_precision(self) -> ConvexSet:
         """The same set with its oracle as exact as the precision allows."""
         return self
 
-    def settled(self) -> ConvexSet:
+    def at_final_tolerance(self) -> ConvexSet:
         """The same set with its oracle as exact as late in a run, where it begins loosely."""
         return self
 

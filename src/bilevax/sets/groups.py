@@ -11,19 +11,9 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.sets.contract import (
-    Condition,
-    ConvexSet,
-    Diameter,
-    Memory,
-    check_positive,
-    direction_unit,
-    exact,
-    flat,
-    known,
-    number,
-)
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, direction_unit, exact, flat
 from bilevax.sets.vector import project_below
+from bilevax.trees import as_leaf, is_concrete
 
 
 def _labels(leaf: Any) -> np.ndarray:
@@ -53,7 +43,7 @@ class GroupL2Ball(ConvexSet):
     def __init__(self, groups: PyTree, radius: Scalar | float = 1.0):
         if isinstance(groups, (list, tuple)) and all(map(np.isscalar, jax.tree.leaves(groups))):
             groups = np.asarray(groups)
-        self.groups, self.radius = jax.tree.map(_labels, groups), number(radius)
+        self.groups, self.radius = jax.tree.map(_labels, groups), as_leaf(radius)
         leaves = jax.tree.leaves(self.groups)
         used = np.unique(np.concatenate([np.ravel(leaf) for leaf in leaves])) if leaves else np.zeros(0, np.int32)
         if used.size == 0:
@@ -67,7 +57,7 @@ class GroupL2Ball(ConvexSet):
         check_positive(self, "radius")
 
     def __repr__(self) -> str:
-        size = f", radius={float(self.radius):g}" if known(self.radius) else ""
+        size = f", radius={float(self.radius):g}" if is_concrete(self.radius) else ""
         return f"GroupL2Ball({self.count} groups{size})"
 
     def check_like(self, like: PyTree) -> None:

@@ -16,8 +16,10 @@ import scipy.sparse
 from jaxtyping import Array, PyTree
 
 from bilevax import trees
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat, known
+from bilevax.linalg.host_loops import Kernels
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat
 from bilevax.sets.spectral import one_matrix
+from bilevax.trees import is_concrete
 
 Kernel = Callable[[np.ndarray], tuple[np.ndarray, float]]
 _PART = 8192
@@ -27,12 +29,8 @@ class _HostSet(ConvexSet):
     """An oracle in numpy and scipy: called directly on values, through a callback inside compiled code."""
 
     @property
-    def host(self) -> bool:
-        return True
-
-    @property
-    def traceable(self) -> bool:
-        return True
+    def kernels(self) -> Kernels:
+        return Kernels.CALLBACK
 
 
 def _call(kernel: Kernel, values: Array) -> tuple[Array, Array]:
@@ -48,7 +46,7 @@ def _call(kernel: Kernel, values: Array) -> tuple[Array, Array]:
         s, error = kernel(given.astype(np.float64) / unit)
         return s.astype(given.dtype), np.asarray(error * unit, given.dtype)
 
-    if known(values):
+    if is_concrete(values):
         s, error = answer(values)
         return jnp.asarray(s), jnp.asarray(error)
     # JAX hands arguments above 100 kB over in a second thread and, on one core, waits for it forever.

@@ -13,19 +13,11 @@ from jaxtyping import Array, Float, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg import low_rank
+from bilevax.linalg.host_loops import Kernels
 from bilevax.linalg.sparse import Pattern
-from bilevax.sets.contract import (
-    Basis,
-    Condition,
-    ConvexSet,
-    Diameter,
-    LowRankStep,
-    Memory,
-    check_positive,
-    known,
-    number,
-)
+from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory, check_positive
 from bilevax.sets.spectral import first_basis
+from bilevax.trees import as_leaf, is_concrete
 
 _move_values = jax.jit(trees.move)  # one pass over the entries instead of three
 
@@ -98,7 +90,7 @@ def _singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return found
 
 
-class Side(NamedTuple):
+class AxisWeights(NamedTuple):
     """What is known of the rows, or of the columns: the matrix `W = diag(scale) (I + U diag(strengths) U^T)`.
 
     `scale` alone is the inverse of the weights of a weighted trace norm. The orthonormal columns of `vectors` are
@@ -109,33 +101,33 @@ class Side(NamedTuple):
     vectors: Float[np.ndarray, "n k"] | None = None
     strengths: Float[np.ndarray, " k"] | None = None
 
-    def times(self, block: np.ndarray) -> np.ndarray:
+    def matvec(self, block: np.ndarray) -> np.ndarray:
         """W times a block, or a vector."""
-        return (self._alike(block, 0).T * self.scale).T
+        return (self._with_similarity(block, 0).T * self.scale).T
 
-    def back(self, block: np.ndarray) -> np.ndarray:
+    def rmatvec(self, block: np.ndarray) -> np.ndarray:
         """The transpose of W times a block."""
-        return self._alike((block.T * self.scale).T, 0)
+        return self._with_similarity((block.T * self.scale).T, 0)
 
-    def undo(self, block: np.ndarray) -> np.ndarray:
+    def solve(self, block: np.ndarray) -> np.ndarray:
         """The inverse of W times a block."""
-        return self._alike((block.T / self.scale).T, 1)
+        return self._with_similarity((block.T / self.scale).T, 1)
 
-    def _alike(self, block: np.ndarray, inverse: int) -> np.ndarray:
+    def _with_similarity(self, block: np.ndarray, inverse: int) -> np.ndarray:
         if self.vectors is None or self.strengths is None:
             return block
         strengths = -self.strengths / (1 + self.strengths) if inverse else self.strengths
         return block + self.vectors @ (strengths * (self.vectors.T @ block).T).T
 
-    def cast(self, dtype: Any) -> Side:
+    def cast(self, dtype: Any) -> AxisWeights:
         """The same in another precision."""
         if self.vectors is None or self.strengths is None:
-            return Side(np.asarray(self.scale, dtype))
-        return Side(*(np.asarray(part, dtype) for part in (self.scale, self.vectors, self.strengths)))
+            return AxisWeights(np.asarray(self.scale, dtype))
+        return AxisWeights(*(np.asarray(part, dtype) for part in (self.scale, self.vectors, self.strengths)))
 
 
-def _check_side(name: str, side: Side | None, count: int) -> None:
-    if side is None or not known(side):
+def _check_weights(name: str, side: AxisWeights | None, count: int) -> None:
+    if side is None or not is_concrete(side):
         return
     if np.shape(side.scale) != (count,) or not (np.all(np.isfinite(side.scale)) and np.all(np.asarray(side.scale) > 0)):
         raise ValueError(f"SampledNuclearBall: the scale of {name} must be {count} positive finite numbers.")
@@ -153,41 +145,41 @@ def _check_side(name: str, side: Side | None, count: int) -> None:
 class SampledNuclearBall(ConvexSet):
     """Matrices whose singular values sum to at most the radius, known on the entries of a pattern.
 
-    With `rows` and `cols` (see `Side`) it is `{A Z B^T : |Z|_* <= radius}`, A and B being their matrices: the weighted
-    trace norm, or one that knows which rows are alike. `lmo` comes from the leading singular pair of the sparse
-    direction, to a relative error that falls with the calls from `loose` like 1/k, but not below `tol`; Frank-Wolfe
-    needs no more. Runs on the host.
+    With `rows` and `cols` (see `AxisWeights`) it is `{A Z B^T : |Z|_* <= radius}`, with their matrices A and B: the
+    ball of a weighted nuclear norm, which may treat some rows as similar. `lmo` needs the leading singular pair of the
+    sparse direction, to a relative error that falls with the calls from `loose` like 1/k, but not below `tol`;
+    Frank-Wolfe needs no more. Runs on the host.
     """
 
     pattern: Pattern
-    radius: Scalar | float = eqx.field(converter=number, default=1.0)
-    rows: Side | None = None
-    cols: Side | None = None
-    tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
-    loose: Scalar | float = eqx.field(converter=number, default=1e-2, kw_only=True)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
+    rows: AxisWeights | None = None
+    cols: AxisWeights | None = None
+    tol: Scalar | float = eqx.field(converter=as_leaf, default=1e-6, kw_only=True)
+    loose: Scalar | float = eqx.field(converter=as_leaf, default=1e-2, kw_only=True)
     max_products: int = eqx.field(static=True, default=500, kw_only=True)
 
     def __check_init__(self) -> None:
         check_positive(self, "radius")
         for name, side, count in zip(("rows", "cols"), (self.rows, self.cols), self.pattern.shape, strict=True):
-            _check_side(name, side, count)
+            _check_weights(name, side, count)
 
     def __repr__(self) -> str:
-        if not known(self.radius):
+        if not is_concrete(self.radius):
             return type(self).__name__
         size = f"{self.pattern.size} entries of {self.pattern.shape[0]} x {self.pattern.shape[1]}"
         weighted = "" if self.rows is None and self.cols is None else ", weighted"
         return f"SampledNuclearBall({size}, radius={float(self.radius):g}{weighted})"
 
-    def _sides(self, dtype: Any) -> tuple[Side, Side]:
+    def _sides(self, dtype: Any) -> tuple[AxisWeights, AxisWeights]:
         """Both sides, plain ones for those not given."""
-        plain = (Side(np.ones(n)) for n in self.pattern.shape)
+        plain = (AxisWeights(np.ones(n)) for n in self.pattern.shape)
         rows, cols = (
             (one if side is None else side).cast(dtype) for one, side in zip(plain, (self.rows, self.cols), strict=True)
         )
         return rows, cols
 
-    def _inside(self, values: np.ndarray, rows: Side, cols: Side) -> low_rank.Operator:
+    def _inside(self, values: np.ndarray, rows: AxisWeights, cols: AxisWeights) -> low_rank.Operator:
         """`A^T V B` for the sparse matrix V with these values: a direction as the ball of Z sees it."""
         scaled = values
         if self.rows is not None or self.cols is not None:
@@ -200,25 +192,21 @@ class SampledNuclearBall(ConvexSet):
         )
         return low_rank.Operator(
             self.pattern.shape,
-            lambda block: alike_rows.back(sparse.times(alike_cols.times(block))),
-            lambda block: alike_cols.back(sparse.back(alike_rows.times(block))),
+            lambda block: alike_rows.rmatvec(sparse.matvec(alike_cols.matvec(block))),
+            lambda block: alike_cols.rmatvec(sparse.rmatvec(alike_rows.matvec(block))),
         )
 
     @property
-    def host(self) -> bool:
-        return True
-
-    @property
-    def traceable(self) -> bool:
-        return False
+    def kernels(self) -> Kernels:
+        return Kernels.HOST
 
     def scale(self) -> Scalar | float:
         return self.radius
 
-    def accurate(self) -> ConvexSet:
+    def at_full_precision(self) -> ConvexSet:
         return eqx.tree_at(lambda s: (s.tol, s.loose), self, (0.0 * self.tol, 0.0 * self.loose))
 
-    def settled(self) -> ConvexSet:
+    def at_final_tolerance(self) -> ConvexSet:
         return eqx.tree_at(lambda s: s.loose, self, 0.0 * self.loose)
 
     def check_like(self, like: PyTree) -> None:
@@ -239,8 +227,8 @@ class SampledNuclearBall(ConvexSet):
             _, u, v, error = low_rank.top_pair(
                 self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products
             )
-        left = np.asarray(rows.times(-float(self.radius) * u), values.dtype)[:, None]
-        right = np.asarray(cols.times(v), values.dtype)[:, None]
+        left = np.asarray(rows.matvec(-float(self.radius) * u), values.dtype)[:, None]
+        right = np.asarray(cols.matvec(v), values.dtype)[:, None]
         s = Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),))
         short = v if self.pattern.shape[1] <= self.pattern.shape[0] else u
         warm = (jnp.asarray(short, values.dtype), k + 1)
@@ -256,11 +244,11 @@ class SampledNuclearBall(ConvexSet):
         rows, cols = self._sides(values.dtype)
         step = self._inside(values, rows, cols)
         left, right = x.factors()
-        left, right = rows.undo(left), cols.undo(right)
+        left, right = rows.solve(left), cols.solve(right)
         operator = low_rank.Operator(
             self.pattern.shape,
-            lambda block: step.times(block) + left @ (right.T @ block),
-            lambda block: step.back(block) + right @ (left.T @ block),
+            lambda block: step.matvec(block) + left @ (right.T @ block),
+            lambda block: step.rmatvec(block) + right @ (left.T @ block),
         )
         ball = functools.partial(low_rank.to_l1_ball, radius=float(self.radius))
         found = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
@@ -268,7 +256,7 @@ class SampledNuclearBall(ConvexSet):
         # |A B^T - C D^T|^2 from products of the factors.
         a, b = np.column_stack([scaled, -left]), np.column_stack([found.right, right])
         squared = float(np.sum((a.T @ a) * (b.T @ b), dtype=float))
-        term = Term(1.0, rows.times(scaled), cols.times(found.right))
+        term = Term(1.0, rows.matvec(scaled), cols.matvec(found.right))
         sampled = jnp.asarray(self.pattern.sample(term.left, term.right))
         moved = Sampled(sampled, (term,), 0.0, x.limit, x.rank)
         return LowRankStep(moved, max(squared, 0.0), Basis(found.basis, len(found.values), found.exact))
@@ -283,7 +271,7 @@ class SampledNuclearBall(ConvexSet):
         rows, cols = self._sides(np.float64)
         left, right = x.factors()
         lost = float(x.lost) / float(rows.scale.min() * cols.scale.min())
-        size = jnp.asarray(float(np.sum(_singular_values(rows.undo(left), cols.undo(right)))) + lost)
+        size = jnp.asarray(float(np.sum(_singular_values(rows.solve(left), cols.solve(right)))) + lost)
         return [Condition("its nuclear norm is {:.6g}", size, size - float(self.radius))]
 
     def diameter(self, like: PyTree) -> Diameter:

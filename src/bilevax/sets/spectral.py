@@ -14,18 +14,9 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg import lanczos, low_rank
-from bilevax.sets.contract import (
-    Basis,
-    Condition,
-    ConvexSet,
-    Diameter,
-    LowRankStep,
-    Memory,
-    check_positive,
-    known,
-    number,
-)
+from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory, check_positive
 from bilevax.sets.vector import project_below
+from bilevax.trees import as_leaf, is_concrete
 
 # The Krylov methods start from noise; a fixed key keeps every run reproducible.
 _NOISE = 20231
@@ -49,7 +40,7 @@ class _Spectral(ConvexSet):
     tol: eqx.AbstractVar[Scalar | float]
     max_products: eqx.AbstractVar[int]
 
-    def accurate(self) -> ConvexSet:
+    def at_full_precision(self) -> ConvexSet:
         # Far below rounding, so that only the floor of the residual ends the iteration.
         return eqx.tree_at(lambda s: (s.tol, s.max_products), self, (0.0 * self.tol, np.asarray(5000)))
 
@@ -83,15 +74,15 @@ class NuclearBall(_Spectral):
     `tol`; the achieved error comes back in the memory. `project` needs a full SVD.
     """
 
-    radius: Scalar | float = eqx.field(converter=number, default=1.0)
-    tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
+    tol: Scalar | float = eqx.field(converter=as_leaf, default=1e-6, kw_only=True)
     max_products: int = eqx.field(converter=np.asarray, default=500, kw_only=True)
 
     def __check_init__(self) -> None:
         check_positive(self, "radius")
 
     def __repr__(self) -> str:
-        return f"NuclearBall(radius={float(self.radius):g})" if known(self.radius) else "NuclearBall"
+        return f"NuclearBall(radius={float(self.radius):g})" if is_concrete(self.radius) else "NuclearBall"
 
     def check_like(self, like: PyTree) -> None:
         one_matrix(self, trees.shapes(like).zeros())
@@ -150,24 +141,24 @@ class Spectraplex(_Spectral):
     the direction is positive semidefinite, otherwise `eps I` plus the remaining trace on its lowest eigenvector.
     """
 
-    trace: Scalar | float = eqx.field(converter=number, default=1.0)
-    eps: Scalar | float = eqx.field(converter=number, default=0.0)
-    tol: Scalar | float = eqx.field(converter=number, default=1e-6, kw_only=True)
+    trace: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
+    eps: Scalar | float = eqx.field(converter=as_leaf, default=0.0)
+    tol: Scalar | float = eqx.field(converter=as_leaf, default=1e-6, kw_only=True)
     max_products: int = eqx.field(converter=np.asarray, default=500, kw_only=True)
 
     def __check_init__(self) -> None:
         check_positive(self, "trace")
-        if known(self.eps) and not (np.ndim(self.eps) == 0 and np.isfinite(self.eps) and self.eps >= 0):
+        if is_concrete(self.eps) and not (np.ndim(self.eps) == 0 and np.isfinite(self.eps) and self.eps >= 0):
             raise ValueError(f"Spectraplex: eps must be one number >= 0, got {np.asarray(self.eps).tolist()}.")
 
     def __repr__(self) -> str:
-        if not known((self.trace, self.eps)):
+        if not is_concrete((self.trace, self.eps)):
             return "Spectraplex"
         return f"Spectraplex(trace={float(self.trace):g}, eps={float(self.eps):g})"
 
     def check_like(self, like: PyTree) -> None:
         n = one_matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
-        if known((self.trace, self.eps)) and n * float(self.eps) > float(self.trace) * (1 + 1e-12):
+        if is_concrete((self.trace, self.eps)) and n * float(self.eps) > float(self.trace) * (1 + 1e-12):
             raise ValueError(
                 f"{self!r} is empty for {n} x {n} matrices: {n} * eps = {n * float(self.eps):g} exceeds the trace; "
                 f"take eps at most {float(self.trace) / n:g}."

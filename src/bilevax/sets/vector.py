@@ -13,18 +13,8 @@ from jaxtyping import Array, PyTree, Scalar
 from optax import projections
 
 from bilevax import trees
-from bilevax.sets.contract import (
-    Condition,
-    ConvexSet,
-    Diameter,
-    Memory,
-    check_positive,
-    direction_unit,
-    exact,
-    flat,
-    known,
-    number,
-)
+from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, direction_unit, exact, flat
+from bilevax.trees import as_leaf, is_concrete
 
 
 def _one_hot(values: Array, index: Array, entry: Scalar | float) -> Array:
@@ -34,13 +24,14 @@ def _one_hot(values: Array, index: Array, entry: Scalar | float) -> Array:
 class _Radius(ConvexSet):
     """A set given by one positive number."""
 
-    radius: Scalar | float = eqx.field(converter=number, default=1.0)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
     def __check_init__(self) -> None:
         check_positive(self, "radius")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(radius={float(self.radius):g})" if known(self.radius) else type(self).__name__
+        size = f"(radius={float(self.radius):g})" if is_concrete(self.radius) else ""
+        return f"{type(self).__name__}{size}"
 
     def scale(self) -> Scalar | float:
         return self.radius
@@ -178,7 +169,7 @@ class LInfBall(_Radius):
 
 
 def _bound(value: Any) -> Any:
-    return jax.tree.map(number, value)
+    return jax.tree.map(as_leaf, value)
 
 
 def _flatten(tree: PyTree) -> tuple[list[Any], Any]:
@@ -195,7 +186,7 @@ class Box(ConvexSet):
     upper: PyTree = eqx.field(converter=_bound)
 
     def __check_init__(self) -> None:
-        if not known((self.lower, self.upper)):
+        if not is_concrete((self.lower, self.upper)):
             return
         for low, high in self._pairs():
             if np.any(np.isnan(low)) or np.any(np.isnan(high)) or np.any(np.isposinf(low)) or np.any(np.isneginf(high)):
@@ -211,7 +202,7 @@ class Box(ConvexSet):
     def __repr__(self) -> str:
         def brief(bound: PyTree) -> str:
             leaves = jax.tree.leaves(bound)
-            scalar = len(leaves) == 1 and np.ndim(leaves[0]) == 0 and known(bound)
+            scalar = len(leaves) == 1 and np.ndim(leaves[0]) == 0 and is_concrete(bound)
             return f"{float(leaves[0]):g}" if scalar else "<array>"
 
         return f"Box({brief(self.lower)}, {brief(self.upper)})"
@@ -247,7 +238,7 @@ class Box(ConvexSet):
             jax.eval_shape(self.bounds, trees.shapes(like).zeros())
         except ValueError as error:
             raise ValueError(
-                f"Box: its bounds do not fit the point ({trees.kinds(like)}); "
+                f"Box: its bounds do not fit the point ({trees.describe(like)}); "
                 f"give scalars or arrays of the same structure."
             ) from error
 

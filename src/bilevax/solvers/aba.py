@@ -47,7 +47,7 @@ class ABA(eqx.Module):
     Reference: Ghadimi, Wang, "Approximation Methods for Bilevel Programming".
     """
 
-    uses: ClassVar[str] = "project"
+    oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
     beta: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=True, kw_only=True)

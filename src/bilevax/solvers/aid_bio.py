@@ -46,7 +46,7 @@ class AIDBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)

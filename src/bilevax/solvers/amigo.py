@@ -53,7 +53,7 @@ class AmIGO(eqx.Module):
     Reference: Arbel, Mairal, "Amortized Implicit Differentiation for Stochastic Bilevel Optimization".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=10, kw_only=True)

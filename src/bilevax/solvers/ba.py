@@ -54,7 +54,7 @@ class BA(eqx.Module):
     Reference: Ghadimi, Wang, "Approximation Methods for Bilevel Programming". Constants beyond t_k are ours.
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=False, kw_only=True)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree, Scalar
+from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
@@ -16,30 +17,29 @@ from bilevax.linalg.low_rank import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.pieces.defaults import check_counts
-from bilevax.solvers.pieces.lower_estimate import Seen, has_solutions, inner_of_differences, solved, tracked
+from bilevax.solvers.pieces.lower_estimate import LowerEstimate, evaluate, has_solutions, inner_of_differences
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
-GIVE_UP = 40
-"""Times a step is shortened before it is taken as it is."""
+GIVE_UP = 40  # times a step is shortened before it is taken as it is
 
 
 class BlockIBCGState(eqx.Module):
-    """x and the x before it, what was seen at x, and what the next step begins with."""
+    """x and the x before it, the lower level and the direction at x, and what the next step begins with."""
 
     x: PyTree
     previous: PyTree
-    seen: Seen
+    estimate: LowerEstimate
     k: Int[Array, ""]
     momentum: float
     L: float
     """The inverse of the last step."""
-    bent: float
-    """The curvature of ell that it met."""
+    curvature: float
+    """That of ell along the last step."""
     basis: Basis
 
-    y = property(lambda self: self.seen.y)
-    w = property(lambda self: self.seen.w)
+    y = property(lambda self: self.estimate.y)
+    w = property(lambda self: self.estimate.w)
 
 
 class BlockIBCG(eqx.Module):
@@ -49,7 +49,7 @@ class BlockIBCG(eqx.Module):
     others would be clipped to zero, so that the truncation is exact (every `verify` steps it looks for more outside
     them). Momentum restarts when the step turns against it. L is found by a test on directions: it is the curvature per
     whole matrix, small where little of it is observed. y and the adjoint are solved where the problem has formulas for
-    them, and otherwise tracked by `inner` gradient steps each, kappa by default (at most 20).
+    them. Otherwise `lower_steps` gradient steps track each of them, by default kappa of them and at most 20.
 
     One step costs two directions and one projection of low rank, more when L was too small.
 
@@ -57,74 +57,74 @@ class BlockIBCG(eqx.Module):
     >>> solver = bx.BlockIBCG(max_rank=50)
     """
 
-    uses: ClassVar[str] = "low rank"
+    oracle: ClassVar[str] = "low rank"
     loops: ClassVar[int] = 1
-    host: ClassVar[bool] = True
     max_rank: int | None = eqx.field(static=True, default=None)
-    inner: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
+    lower_steps: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     verify: int | None = eqx.field(static=True, default=10, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        check_counts(self, max_rank=self.max_rank, inner=self.inner, verify=self.verify)
+        check_counts(self, max_rank=self.max_rank, lower_steps=self.lower_steps, verify=self.verify)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> BlockIBCG:
         """Nothing where y and the adjoint are solved; otherwise what their steps need."""
         if has_solutions(problem):
             return self
         constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
-        inner = jnp.clip(jnp.ceil(for_steps(constants).kappa), 1, 20) if self.inner is None else self.inner
-        return replace(self, constants=constants, inner=jnp.asarray(inner, jnp.int32))
+        count = jnp.clip(jnp.ceil(for_steps(constants).kappa), 1, 20) if self.lower_steps is None else self.lower_steps
+        return replace(self, constants=constants, lower_steps=jnp.asarray(count, jnp.int32))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[BlockIBCGState, Counts]:
         """The direction at the start, and a quarter of the curvature along it."""
-        first = self.look(problem, x, y, None if has_solutions(problem) else trees.zeros_like(y))
-        size = float(trees.norm(first.F)) or 1.0
+        at_x = self.evaluate(problem, x, y, None if has_solutions(problem) else trees.zeros_like(y))
+        size = float(trees.norm(at_x.F)) or 1.0
         length = float(jnp.finfo(trees.dtype(x)).eps) ** 0.33 * (1 + float(trees.norm(x))) / size
-        beside = self.look(problem, trees.axpy(_number(-length, x), first.F, x), first.y, first.w)
-        L = float(trees.norm(trees.sub(beside.F, first.F))) / (4 * length * size) or 1.0
-        counts = self._cost(problem, 2)
-        if self.constants is not None:
-            counts = replace(counts, hvps=counts.hvps + self.constants.products)
-        basis = problem.domain.low_rank_start(x)
-        return BlockIBCGState(x, x, first, jnp.zeros((), jnp.int32), 1.0, L, L, basis), counts
+        nearby = self.evaluate(problem, trees.axpy(trees.scalar(-length, x), at_x.F, x), at_x.y, at_x.w)
+        L = float(trees.norm(trees.sub(nearby.F, at_x.F))) / (4 * length * size) or 1.0
+        counts, estimating = self._cost(problem, 2), 0 if self.constants is None else self.constants.products
+        counts = replace(counts, hvps=counts.hvps + estimating)
+        k, basis = jnp.zeros((), jnp.int32), problem.domain.low_rank_start(x)
+        return BlockIBCGState(x, x, at_x, k, 1.0, L, L, basis), counts
+
+    def observe(self, state: BlockIBCGState) -> Info:
+        """What the state tells of its point."""
+        return Info(state.x, state.estimate.F, Counts(), residual=state.estimate.residual)
 
     def step(self, problem: BilevelProblem, state: BlockIBCGState, key: Array) -> tuple[BlockIBCGState, Info]:
         """A step for the curvature met last, shortened until the direction changes no faster than L allows."""
-        x, L, basis = state.x, max(0.5 * state.L, 1.05 * state.bent), state.basis
+        x, L, basis = state.x, max(0.5 * state.L, 1.05 * state.curvature), state.basis
         verify = self.verify is not None and int(state.k) % self.verify == self.verify - 1
         momentum = (1 + (1 + 4 * state.momentum**2) ** 0.5) / 2
-        ahead = trees.move(x, state.previous, _number((1 - state.momentum) / momentum, x))
-        there = self.look(problem, ahead, state.y, state.w)
+        ahead = trees.move(x, state.previous, trees.scalar((1 - state.momentum) / momentum, x))
+        at_ahead = self.evaluate(problem, ahead, state.y, state.w)
+        if not bool(trees.all_finite(at_ahead.F)):  # no factorization accepts it; the loop names it
+            state = replace(state, estimate=at_ahead, k=state.k + 1)
+            return state, self.observe(state)
         if has_solutions(problem):
-            there = replace(there, y=state.y)  # as good a start for the next look, and held already
+            at_ahead = replace(at_ahead, y=state.y)  # as good a start for the next evaluation, and held already
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
         for tries in itertools.count(1):
             with one_blas_thread():
-                shift = trees.scale(_number(-1 / L, x), there.F)
+                shift = trees.scale(trees.scalar(-1 / L, x), at_ahead.F)
                 moved = problem.domain.low_rank_step(ahead, shift, basis, max_rank=self.max_rank, verify=verify)
-            seen = self.look(problem, moved.x, there.y, there.w)
-            turn, basis = inner_of_differences(seen.F, there.F, moved.x, ahead), moved.basis
-            bent = turn / moved.squared if moved.squared > rounding else L / 1.05
-            if bent <= L or tries == GIVE_UP:
+            estimate = self.evaluate(problem, moved.x, at_ahead.y, at_ahead.w)
+            product, basis = inner_of_differences(estimate.F, at_ahead.F, moved.x, ahead), moved.basis
+            curvature = product / moved.squared if moved.squared > rounding else L / 1.05
+            if curvature <= L or tries == GIVE_UP:
                 break
-            L = max(2 * L, bent)
-        against = inner_of_differences(ahead, moved.x, moved.x, x) > 0
-        following = BlockIBCGState(moved.x, x, seen, state.k + 1, 1.0 if against else momentum, L, bent, basis)
+            L = max(2 * L, curvature)
+        if inner_of_differences(ahead, moved.x, moved.x, x) > 0:  # against the momentum
+            momentum = 1.0
+        following = BlockIBCGState(moved.x, x, estimate, state.k + 1, momentum, L, curvature, basis)
         counts = replace(self._cost(problem, 1 + tries), projections=tries)
-        return following, Info(x, state.seen.F, counts, residual=state.seen.residual)
+        return following, replace(self.observe(state), counts=counts)
 
-    def look(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Seen:
+    def evaluate(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> LowerEstimate:
         """y, the adjoint and the direction at x, from those nearby."""
-        if has_solutions(problem):
-            return solved(problem, x, y)
-        return tracked(problem, x, y, w, jnp.asarray(for_steps(self.constants).alpha), jnp.asarray(self.inner))
+        return evaluate(problem, x, y, w, self.constants, self.lower_steps)
 
-    def _cost(self, problem: BilevelProblem, looks: int) -> Counts:
-        steps = 0 if has_solutions(problem) else int(self.inner)
-        hvps = 0 if has_solutions(problem) else (steps + 1) * looks
-        return Counts(upper_grads=2 * looks, lower_grads=steps * looks, hvps=hvps, crosses=looks)
-
-
-def _number(value: float, like: PyTree) -> Scalar:
-    return jnp.asarray(value, trees.dtype(like))
+    def _cost(self, problem: BilevelProblem, evaluations: int) -> Counts:
+        steps = 0 if has_solutions(problem) else int(self.lower_steps)
+        each = Counts(upper_grads=2, lower_grads=steps, hvps=steps + 1 if steps else 0, crosses=1)
+        return jax.tree.map(lambda calls: evaluations * calls, each)

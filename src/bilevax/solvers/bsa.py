@@ -62,7 +62,7 @@ class BSA(eqx.Module):
     Reference: Ghadimi, Wang, "Approximation Methods for Bilevel Programming".
     """
 
-    uses: ClassVar[str] = "project"
+    oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
     alpha: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)

@@ -54,7 +54,7 @@ class F2SA(eqx.Module):
     Reference: Kwon, Kwon, Wright, Nowak, "A Fully First-Order Method for Stochastic Bilevel Optimization".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     gamma: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)

@@ -53,7 +53,7 @@ class F3SA(eqx.Module):
     Reference: Kwon, Kwon, Wright, Nowak, "A Fully First-Order Method for Stochastic Bilevel Optimization".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     gamma: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)

@@ -50,7 +50,7 @@ class FSLA(eqx.Module):
     Reference: Li, Gu, Huang, "A Fully Single Loop Algorithm for Bilevel Optimization without Hessian Inverse".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)

@@ -17,9 +17,9 @@ from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.sets.contract import known
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
+from bilevax.trees import is_concrete
 
 
 class IBCGState(eqx.Module):
@@ -48,7 +48,7 @@ class IBCG(eqx.Module):
     Constrained Bilevel Optimization".
     """
 
-    uses: ClassVar[str] = "lmo"
+    oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 1
     gamma: Schedule = eqx.field(converter=as_schedule, default=OpenLoop())
     alpha: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
@@ -60,7 +60,7 @@ class IBCG(eqx.Module):
     def __check_init__(self) -> None:
         if self.w0 not in ("zero", "y0"):
             raise ValueError(f"IBCG: w0 must be 'zero' or 'y0' (as printed), got {self.w0!r}.")
-        if isinstance(self.gamma, Constant) and known(self.gamma) and not 0 <= float(self.gamma.value) <= 1:
+        if isinstance(self.gamma, Constant) and is_concrete(self.gamma) and not 0 <= float(self.gamma.value) <= 1:
             raise ValueError(f"IBCG: gamma must lie between 0 and 1 to keep x in the set, got {self.gamma!r}.")
         whole = self.warmup is None or isinstance(self.warmup, (int, np.integer, jax.Array))
         if not whole or (isinstance(self.warmup, (int, np.integer)) and self.warmup < 0):

@@ -48,7 +48,7 @@ class ITDBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: int = eqx.field(static=True, default=50, kw_only=True)

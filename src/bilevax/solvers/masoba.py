@@ -49,7 +49,7 @@ class MASOBA(eqx.Module):
     Methods: From Convex Minimization to Submodular Maximization".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)

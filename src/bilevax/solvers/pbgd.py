@@ -14,17 +14,17 @@ from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
-from bilevax.sets.contract import number
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, decaying
 from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.pieces.penalties import first_penalty, penalty_smoothness, with_upper_curvature
 from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
+from bilevax.trees import as_leaf
 
 
 def _number(value: Any) -> Any:
-    return None if value is None else number(value)
+    return None if value is None else as_leaf(value)
 
 
 class PBGDState(eqx.Module):
@@ -58,7 +58,7 @@ class PBGD(eqx.Module):
     Reference: Shen, Chen, "On Penalty-based Bilevel Gradient Descent Method".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     sigma: Scalar | float = eqx.field(converter=_number, default=None, kw_only=True)

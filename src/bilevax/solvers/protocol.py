@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
 
 
@@ -78,8 +79,8 @@ class Solver(Protocol):
     """The contract of every method."""
 
     @property
-    def uses(self) -> str:
-        """How x moves: "lmo" or "project"."""
+    def oracle(self) -> str:
+        """What x moves by: "lmo", "project" or "low rank"."""
 
     loops: ClassVar[int]
     """1 if every step advances all variables once; 2 if y or the adjoint have a loop of their own."""
@@ -95,3 +96,8 @@ class Solver(Protocol):
     def step(self, problem: BilevelProblem, state: Any, key: Array) -> tuple[Any, Info]:
         """The next state, and what was seen on the way."""
         ...
+
+
+def kernels(solver: Solver) -> Kernels:
+    """Where a solver's own kernels run: low-rank steps decide on ranks in Python."""
+    return Kernels.HOST if solver.oracle == "low rank" else Kernels.COMPILED

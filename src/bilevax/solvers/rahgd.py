@@ -14,11 +14,11 @@ from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets.contract import number
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
 from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps, conjugate_steps
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
+from bilevax.trees import as_leaf
 
 
 class RAHGDState(eqx.Module):
@@ -56,12 +56,12 @@ class RAHGD(eqx.Module):
     Reference: Yang, Luo, Li, Jordan, "Accelerating Inexact HyperGradient Descent for Bilevel Optimization".
     """
 
-    uses: ClassVar[str] = "project"
+    oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
-    bound: Scalar | float = eqx.field(converter=lambda v: None if v is None else number(v), default=None, kw_only=True)
+    bound: Scalar | float = eqx.field(converter=lambda v: None if v is None else as_leaf(v), default=None, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:

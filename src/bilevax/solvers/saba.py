@@ -80,7 +80,7 @@ class SABA(eqx.Module):
     Variance Reduction Algorithms".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)

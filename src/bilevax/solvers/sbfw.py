@@ -52,7 +52,7 @@ class SBFW(eqx.Module):
     Reference: Akhtar, Bedi, Thomdapu, Rajawat, "Projection-Free Algorithm for Stochastic Bi-level Optimization".
     """
 
-    uses: ClassVar[str] = "lmo"
+    oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 1
     estimator: str = eqx.field(static=True, default="corrected")
     rho: Schedule = eqx.field(converter=as_schedule, default=Power(2.0, 2 / 3), kw_only=True)

@@ -47,7 +47,7 @@ class SOBA(eqx.Module):
     Variance Reduction Algorithms".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
+from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps, single_loop
-from bilevax.solvers.pieces.directions import Directions, directions, either, into_ball
+from bilevax.solvers.pieces.directions import Directions, directions, into_ball
 from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
@@ -50,7 +51,7 @@ class SRBA(eqx.Module):
     Minimization".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
@@ -92,7 +93,7 @@ class SRBA(eqx.Module):
         if problem.sampler is None:  # the recursion would repeat the full direction at twice its cost
             d = full()
         else:
-            d = either(k % self.q == 0, full, recursive, host=problem.host)
+            d = host_loops.either(k % self.q == 0, full, recursive, host=problem.host)
             times = jnp.where(k % self.q == 0, problem.sampler.batches, 2).astype(jnp.int32)
         y_next = trees.axpy(-rho, d.y, y)
         w_next = into_ball(trees.axpy(-rho, d.w, w), self.constants.C_y_f / self.constants.mu_g)

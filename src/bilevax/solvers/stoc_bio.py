@@ -50,7 +50,7 @@ class StocBiO(eqx.Module):
     Reference: Ji, Yang, Liang, "Bilevel Optimization: Convergence Analysis and Enhanced Design".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=10, kw_only=True)

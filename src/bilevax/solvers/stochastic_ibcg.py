@@ -50,7 +50,7 @@ class StochasticIBCG(eqx.Module):
     Improved Per-Iteration Complexity", of which this is our reading.
     """
 
-    uses: ClassVar[str] = "lmo"
+    oracle: ClassVar[str] = "lmo"
     gamma: Schedule = eqx.field(converter=as_schedule, default=None)
     alpha: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)

@@ -54,7 +54,7 @@ class SUSTAIN(eqx.Module):
     Double-Momentum".
     """
 
-    uses = oracle_of_x_step
+    oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None)

@@ -15,10 +15,10 @@ from bilevax.estimation import estimate_constants, for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
-from bilevax.sets.contract import known, number
 from bilevax.solvers.pieces.defaults import outer_schedule
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
+from bilevax.trees import as_leaf, is_concrete
 
 
 class TTSAState(eqx.Module):
@@ -46,17 +46,17 @@ class TTSA(eqx.Module):
     Reference: Hong, Wai, Wang, Yang, "A Two-Timescale Stochastic Algorithm Framework for Bilevel Optimization".
     """
 
-    uses: ClassVar[str] = "project"
+    oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 1
     alpha: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None)
-    c_h: Scalar | float = eqx.field(converter=number, default=1.0, kw_only=True)
+    c_h: Scalar | float = eqx.field(converter=as_leaf, default=1.0, kw_only=True)
     fresh: bool = eqx.field(static=True, default=True, kw_only=True)
     deterministic: bool = eqx.field(static=True, default=False, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        if known(self.c_h) and not 0 < float(self.c_h) <= 1:
+        if is_concrete(self.c_h) and not 0 < float(self.c_h) <= 1:
             raise ValueError(f"TTSA: c_h must lie in (0, 1], got {float(self.c_h):g}.")
 
     @classmethod

@@ -13,14 +13,14 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax.estimation import estimate_constants, estimate_smoothness, for_steps, lower_spectrum
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Power, Schedule
-from bilevax.sets.contract import known
 from bilevax.theory import Constants
+from bilevax.trees import is_concrete
 
 
 def check_counts(solver: Any, **counts: Any) -> None:
     """Refuse inner loops and budgets that are not a positive whole number."""
     for name, value in counts.items():
-        if value is None or not known(value):
+        if value is None or not is_concrete(value):
             continue
         if isinstance(value, jax.Array) and not value.ndim and jnp.issubdtype(value.dtype, jnp.integer):
             value = int(value)
@@ -32,7 +32,7 @@ def check_steps(solver: Any, limit: float = np.inf, **steps: Any) -> None:
     """Refuse steps, weights and penalties that are not positive, or beyond a limit, where they can be looked at."""
     for name, step in steps.items():
         value = step.value if isinstance(step, Constant) else step.scale if isinstance(step, Power) else step
-        if value is None or isinstance(value, Schedule) or not known(value):
+        if value is None or isinstance(value, Schedule) or not is_concrete(value):
             continue
         value = float(value)  # a comparison of arrays would be traced if a solver is rebuilt in compiled code
         # A power may begin beyond the limit: it is clipped there.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree, Scalar
+from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
@@ -43,13 +41,3 @@ def into_ball(w: PyTree, radius: Scalar | float) -> PyTree:
     """`w` clipped to a norm of at most `radius`; a radius that is not known (NaN) clips nothing."""
     size = trees.norm(w)
     return trees.scale(jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1), w)
-
-
-Chosen = TypeVar("Chosen")
-
-
-def either(first: Bool[Array, ""], a: Callable[[], Chosen], b: Callable[[], Chosen], *, host: bool) -> Chosen:
-    """`a()` or else `b()`; in Python where a kernel lives on the host."""
-    if host and not isinstance(first, jax.core.Tracer):
-        return a() if bool(first) else b()
-    return jax.lax.cond(first, a, b)

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.estimation import for_steps
 from bilevax.hypergradient import adjoint_step, solve_adjoint, solve_lower
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
+from bilevax.theory import Constants
 
 
-class Seen(eqx.Module):
-    """What was seen at x."""
+class LowerEstimate(eqx.Module):
+    """y, the adjoint and the direction at one x."""
 
     y: PyTree
     w: PyTree
@@ -29,34 +31,44 @@ def has_solutions(problem: BilevelProblem) -> bool:
     return problem.structure.solve_lower is not None and problem.structure.solve_adjoint is not None
 
 
-def solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> Seen:
+def evaluate(
+    problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, constants: Constants | None, steps: Array | int
+) -> LowerEstimate:
+    """The estimate at x from y and w nearby: solved if the problem has formulas, otherwise tracked by gradient steps."""
+    if has_solutions(problem):
+        return solved(problem, x, y)
+    assert constants is not None
+    return tracked(problem, x, y, w, jnp.asarray(for_steps(constants).alpha), jnp.asarray(steps))
+
+
+def solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
     """By the formulas, as one compiled function unless they are host kernels."""
-    return (_solved if problem.structure.host else _compiled)(problem, trees.coordinates(x), y)
+    return (_solved if problem.structure.kernels.on_host else _compiled)(problem, trees.coordinates(x), y)
 
 
-def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> Seen:
+def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
     y = solve_lower(problem, x, y)
     f_x, f_y = problem.upper_grads(x, y)
     w = solve_adjoint(problem, x, y, f_y, f_y)
-    return Seen(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
+    return LowerEstimate(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
 
 
 _compiled = jax.jit(_solved)
 
 
-def tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> Seen:
+def tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> LowerEstimate:
     """By so many gradient steps on each."""
     return _tracked(problem, trees.coordinates(x), y, w, alpha, steps)
 
 
 @jax.jit
-def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> Seen:
+def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> LowerEstimate:
     alpha = alpha.astype(trees.dtype(x))
     y = host_loops.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y)
     f_x, f_y = problem.upper_grads(x, y)
     lower = problem.linearize_lower(x, y)
     w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
-    return Seen(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
+    return LowerEstimate(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
 
 
 def inner_of_differences(a: PyTree, b: PyTree, c: PyTree, d: PyTree) -> float:

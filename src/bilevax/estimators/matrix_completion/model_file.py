@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.files import write_whole
+from bilevax.files import write_atomic
 
-_FORMAT = 1
+_FORMAT = 2
 _ARRAYS = (
     "row_effects_",
     "col_effects_",
@@ -19,13 +19,24 @@ _ARRAYS = (
     "right_",
     "row_counts_",
     "col_counts_",
-    "seen_starts_",
-    "seen_cols_",
-    "strengths_",
-    "col_directions_",
-    "from_directions_",
+    "entry_starts_",
+    "entry_cols_",
+    "factor_norms_",
+    "col_components_",
+    "component_factors_",
 )
-_NUMBERS = ("radius_", "alike_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
+_IN_FORMAT_1 = {
+    "entry_starts_": "seen_starts_",
+    "entry_cols_": "seen_cols_",
+    "factor_norms_": "strengths_",
+    "col_components_": "col_directions_",
+    "component_factors_": "from_directions_",
+    "similarity_": "alike_",
+    "similarity": "alike",
+    "n_similarity_components": "directions",
+}
+"""What a name was called in files of format 1."""
+_NUMBERS = ("radius_", "similarity_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
 
 
 def save(model: Any, path: str | Path, row_ids: Any = None, col_ids: Any = None) -> Path:
@@ -40,7 +51,7 @@ def save(model: Any, path: str | Path, row_ids: Any = None, col_ids: Any = None)
         if arrays[name].dtype.kind == "O":
             arrays[name] = arrays[name].astype(str)
     words = np.array(json.dumps(header))
-    return write_whole(path, lambda stream: np.savez_compressed(stream, header=words, **arrays), "wb")
+    return write_atomic(path, lambda stream: np.savez_compressed(stream, header=words, **arrays), "wb")
 
 
 def _plain(value: Any) -> bool:
@@ -49,15 +60,16 @@ def _plain(value: Any) -> bool:
 
 def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
     """A saved model with the names of its rows and columns."""
-    from bilevax.estimators.completion import MatrixCompletion
+    from bilevax.estimators.matrix_completion.estimator import MatrixCompletion
 
     path = Path(path)
     refused = f"{path} is not a model written by bilevax"
     try:
         with np.load(path, allow_pickle=False) as stored:
             header = json.loads(str(stored["header"]))
-            arrays = {name: stored[name] for name in (*_ARRAYS, "row_ids", "col_ids")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            called = _IN_FORMAT_1 if header.get("format") == 1 else {}
+            arrays = {name: stored[called.get(name, name)] for name in (*_ARRAYS, "row_ids", "col_ids")}
+    except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{refused}, or it is damaged.") from error
@@ -65,9 +77,10 @@ def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
         raise ValueError(f"{refused}.")
     if header["format"] > _FORMAT:
         raise ValueError(f"{path} has format {header['format']}; this bilevax reads up to {_FORMAT}. Update bilevax.")
-    model = MatrixCompletion(**header["parameters"])
+    renamed = {old: new for new, old in called.items()}
+    model = MatrixCompletion(**{renamed.get(name, name): value for name, value in header["parameters"].items()})
     for name in _NUMBERS:
-        setattr(model, name, header[name])
+        setattr(model, name, header[called.get(name, name)])
     model.range_ = (model.range_[0], model.range_[1])
     for name in _ARRAYS:
         setattr(model, name, arrays[name])

@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.estimators.entries import Entries, checked
-from bilevax.linalg.sparse import Pattern, pattern
+from bilevax.estimators.matrix_completion.entries import Entries, valid_entries
+from bilevax.linalg.sparse import Pattern, sorted_pattern
 
 
 class Effects:
     """A number for each row and column, by ridge regression in closed form, rows and columns in turn."""
 
-    def __init__(self, known: Pattern, weights: np.ndarray, ridge: float):
-        self.known, self.ridge = known, ridge
-        self.counted = known.matrix(weights)
+    def __init__(self, pattern: Pattern, weights: np.ndarray, ridge: float):
+        self.pattern, self.ridge = pattern, ridge
+        self.counted = pattern.matrix(weights)
         self._spread: np.ndarray | None = None
-        self.rows, self.cols = (np.zeros(n, weights.dtype) for n in known.shape)
+        self.rows, self.cols = (np.zeros(n, weights.dtype) for n in pattern.shape)
         self.row_counts, self.col_counts = self.counted.sum(axis=1).A1, self.counted.sum(axis=0).A1
 
     def update(self, residual: np.ndarray) -> float:
         """The best rows given the columns, then the best columns; `residual` is prediction minus value, and zero where
         nothing is observed. Returns the largest change."""
-        left = self.known.matrix(residual)
-        ones = np.ones(self.known.shape[1], residual.dtype)
+        left = self.pattern.matrix(residual)
+        ones = np.ones(self.pattern.shape[1], residual.dtype)
         by_row = -(left @ ones + self.ridge * self.rows) / (self.row_counts + self.ridge)
-        by_col = left.T @ np.ones(self.known.shape[0], residual.dtype) + self.counted.T @ by_row
+        by_col = left.T @ np.ones(self.pattern.shape[0], residual.dtype) + self.counted.T @ by_row
         by_col = -(by_col + self.ridge * self.cols) / (self.col_counts + self.ridge)
         self.move_to(self.rows + by_row, self.cols + by_col)
         return float(max(np.abs(by_row).max(), np.abs(by_col).max()))
@@ -38,7 +38,7 @@ class Effects:
     def spread(self) -> np.ndarray:
         """Their sum for each known entry."""
         if self._spread is None:
-            self._spread = self.known.spread(self.rows, self.cols)
+            self._spread = self.pattern.spread(self.rows, self.cols)
         return self._spread
 
 
@@ -46,10 +46,10 @@ class EffectsOnly:
     """The baseline: mean, row effect and column effect."""
 
     def __init__(self, entries: Entries, ridge: float = 5.0):
-        known, order = pattern(entries.rows, entries.cols, entries.shape)
+        pattern, order = sorted_pattern(entries.rows, entries.cols, entries.shape)
         values = entries.values[order]
         self.mean, self.range = float(values.mean()), (float(values.min()), float(values.max()))
-        effects = Effects(known, np.ones(len(values)), ridge)
+        effects = Effects(pattern, np.ones(len(values)), ridge)
         for _ in range(30):
             if effects.update(self.mean + effects.spread() - values) < 1e-4:
                 break
@@ -57,19 +57,18 @@ class EffectsOnly:
 
     def predict(self, rows: Any, cols: Any) -> np.ndarray:
         """Predictions in the range of the values; rows and columns never seen have no effect."""
-        found = self.mean + at(self.rows, rows) + at(self.cols, cols)
-        return np.clip(found, *self.range)
+        return np.clip(self.mean + at(self.rows, rows) + at(self.cols, cols), *self.range)
 
 
 def at(effects: np.ndarray, index: Any) -> np.ndarray:
     """The numbers at these places, zero where there are none."""
     index = np.asarray(index)
     known = (index >= 0) & (index < len(effects))
-    found = np.zeros(index.shape, effects.dtype)
-    found[known] = effects[index[known]]
-    return found
+    values = np.zeros(index.shape, effects.dtype)
+    values[known] = effects[index[known]]
+    return values
 
 
 def effects_only(rows: Any, cols: Any, values: Any, *, ridge: float = 5.0) -> EffectsOnly:
     """Fit mean, row and column effects alone."""
-    return EffectsOnly(checked(rows, cols, values), ridge)
+    return EffectsOnly(valid_entries(rows, cols, values), ridge)

@@ -39,7 +39,7 @@ def of_matrix(X: Any) -> Entries:
     else:
         rows, cols = np.nonzero(~np.isnan(X))
         values = X[rows, cols]
-    return checked(rows, cols, values, X.shape)
+    return valid_entries(rows, cols, values, X.shape)
 
 
 def indices(name: str, given: Any, count: int) -> np.ndarray:
@@ -56,7 +56,7 @@ def indices(name: str, given: Any, count: int) -> np.ndarray:
     return found
 
 
-def checked(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
+def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
     """Entries that can be learned from; of those given twice the last one."""
     values = np.asarray(values)
     if values.ndim != 1 or values.dtype.kind not in "iufb":

@@ -1,0 +1,7 @@
+"""Matrix completion. `fit` passes through entries, options, path, fit (with effects and similarity), estimator."""
+
+from bilevax.estimators.matrix_completion.effects import effects_only
+from bilevax.estimators.matrix_completion.estimator import MatrixCompletion
+from bilevax.estimators.matrix_completion.model_file import load
+
+__all__ = ["MatrixCompletion", "effects_only", "load"]

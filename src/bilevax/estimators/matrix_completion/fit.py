@@ -1,0 +1,228 @@
+"""One run of `BlockIBCG` on the observed entries, with the effects fitted after each step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bilevax.estimators.matrix_completion.effects import Effects
+from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.options import Options
+from bilevax.estimators.matrix_completion.similarity import Similarity, axis_weights, find_similarity
+from bilevax.problems import sparse_completion
+from bilevax.runs.clock import Interrupt
+from bilevax.runs.loop import Run
+from bilevax.runs.plan import make_plan
+from bilevax.runs.progress import Progress
+from bilevax.runs.stopping import Status, Stop
+from bilevax.runs.trace import Trace
+from bilevax.sets import AxisWeights, SampledNuclearBall
+from bilevax.sets.sampled import Sampled, Term
+from bilevax.solvers import BlockIBCG
+
+
+class CompletionFit:
+    """One run over the whole path of radii: each step moves the matrix, then fits the effects to what is left.
+
+    Held-out entries keep their place with weight zero, so that no shape changes and nothing is compiled again.
+    """
+
+    def __init__(self, entries: Entries, options: Options, interrupt: Interrupt):
+        self.options, self.interrupt = options, interrupt
+        self.mean = float(entries.values.mean())
+        centred = entries.values - self.mean
+        _check_range(centred, np.dtype(options.dtype))
+        self.problem, _ = sparse_completion(
+            entries.rows, entries.cols, centred, 1.0, shape=entries.shape, **asdict(options.lower)
+        )
+        assert isinstance(self.problem.domain, SampledNuclearBall)
+        self.pattern = self.problem.domain.pattern
+        self.values = np.asarray(self.problem.data["M"])
+        self.radius = 1.0
+        self.run: Run | None = None
+        self.cut: Stop | None = None
+        """Why the run was cut short: interrupted, out of time, or not finite."""
+        self.held_out = np.zeros(self.pattern.size, bool)
+        self.training_error = np.nan
+        self.effects: Effects | None = None
+        self.similarity: Similarity | None = None
+        self.weights: tuple[AxisWeights, AxisWeights]
+
+    # ---- between stages
+
+    def observe(self, held_out: np.ndarray, strength: float, x: Any = None) -> None:
+        """Learn from the entries that are not held out; x, or what was learned before, is a warm start.
+
+        `strength` is that of the similarity of rows and columns with entries in the same places; 0 ignores it.
+        """
+        self.held_out = held_out
+        self.mask = np.asarray(~held_out, self.values.dtype)
+        mask, count = jnp.asarray(self.mask), jnp.asarray(max(self.mask.sum(), 1.0), self.values.dtype)
+        self.count = float(count)
+        components = self.options.n_similarity_components
+        self.similarity = find_similarity(self.pattern, self.mask, components) if strength > 0 else None
+        self.weights = axis_weights(self.pattern, self.mask, self.options, strength, self.similarity)
+        self.problem = replace(
+            self.problem, data={**self.problem.data, "omega1": mask, "omega2": mask, "count1": count}
+        )
+        self.set_radius(self.radius)
+        before, self.effects = self.effects, Effects(self.pattern, self.mask, self.options.ridge)
+        if before is not None:
+            self.effects.move_to(before.rows, before.cols)
+        if x is None:
+            x = self.zero() if self.run is None else self.run.state.x
+        self._settle_effects(x)
+        self._begin_at(x)
+
+    def start_from(self, left: np.ndarray, right: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
+        """Begin where an earlier fit ended."""
+        self.effects = Effects(self.pattern, np.ones_like(self.values), self.options.ridge)
+        self.effects.move_to(rows, cols)
+        self._begin_at(Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),)))
+
+    def set_radius(self, radius: float) -> None:
+        """The radius for the steps to come."""
+        self.radius = radius
+        self.problem = replace(self.problem, domain=SampledNuclearBall(self.pattern, radius, *self.weights))
+
+    def _begin_at(self, x: Any) -> None:
+        y = jnp.zeros_like(self.problem.data["M"])
+        if self.run is not None:
+            self.run.restart(self.problem, x, y)
+            return
+        solver = BlockIBCG(self.options.max_rank, verify=None)
+        plan = make_plan(every=1, time_limit=self.options.time_limit, metrics=self._columns, compute_gap=False)
+        self.run = Run(self.problem, solver, x, y, plan, self.interrupt)
+        self.run.after_step = self._fit_effects
+
+    def _settle_effects(self, x: Any) -> None:
+        assert self.effects is not None
+        for _ in range(30 if self.options.effects else 0):
+            residual = self.mask * (np.asarray(x.values) + self.effects.spread() - self.values)
+            if self.effects.update(residual) < 1e-3:
+                break
+        self._set_offset()
+
+    def _set_offset(self) -> None:
+        assert self.effects is not None
+        data = {**self.problem.data, "offset": jnp.asarray(self.effects.spread())}
+        self.problem = replace(self.problem, data=data)
+
+    # ---- steps
+
+    def go(self, best: float = np.inf) -> Stop:
+        """Steps at the present radius until the training error settles.
+
+        Also until held-out entries, which another radius predicts with the error `best`, are predicted ever worse.
+        """
+        assert self.run is not None
+        self.run.use(self.problem)
+        if self.options.verbose:
+            self.run.progress = Progress(self.options.max_steps, f"radius {self.radius:.4g}", begin=self.run.k)
+        rules = [_settled(self.run.k, self.options.tol), _hopeless(self.run.k, best)]
+        stop = self.run.go(self.options.max_steps, rules)
+        self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
+        return stop
+
+    def say(self, words: str) -> None:
+        """End the progress line of the steps just taken with these words."""
+        if self.run is not None and self.run.progress is not None:
+            self.run.progress.close(self.run.k, None, words)
+
+    def _fit_effects(self, run: Run) -> None:
+        """After a step of the matrix, a step of the effects; the next step of the matrix sees them."""
+        assert self.effects is not None
+        direction = np.asarray(run.state.estimate.F) * (self.count / 2)
+        if self.options.effects:
+            self.effects.update(direction)
+            self._set_offset()
+            run.use(self.problem)
+        self.training_error = float(np.dot(direction, direction)) / self.count
+
+    def _columns(self, problem: Any, state: Any) -> dict[str, float]:
+        return {
+            "radius": self.radius,
+            "rank": self.rank,
+            "training_error": self.training_error,
+            "held_out_rmse": self.held_out_rmse(),
+        }
+
+    def held_out_rmse(self) -> float:
+        """The error on held-out entries; NaN if there are none."""
+        if not self.held_out.any():
+            return np.nan
+        residual, values = self.residual()[self.held_out], self.values[self.held_out]
+        if self.options.clip:
+            residual = np.clip(residual + values, self.values.min(), self.values.max()) - values
+        return float(np.sqrt(np.mean(residual**2)))
+
+    # ---- what was learned
+
+    def residual(self) -> np.ndarray:
+        """Prediction minus value for every entry, held out or not."""
+        assert self.run is not None and self.effects is not None
+        return np.asarray(self.run.state.x.values) + self.effects.spread() - self.values
+
+    @property
+    def state(self) -> Any:
+        """The state of the run."""
+        assert self.run is not None
+        return self.run.state
+
+    @property
+    def trace(self) -> Trace:
+        """A row for each step."""
+        assert self.run is not None
+        return self.run.trace
+
+    @property
+    def steps(self) -> int:
+        """Steps taken since the beginning."""
+        return 0 if self.run is None else self.run.k
+
+    def zero(self) -> Any:
+        """The zero matrix."""
+        return SampledNuclearBall(self.pattern).vertex(self.values)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the matrix."""
+        return int(self.state.basis.rank)
+
+
+def _check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
+    largest = float(np.abs(values).max())
+    # Half the exponent for the square, and room for sums over all entries.
+    if not largest < 1e-6 * np.sqrt(float(np.finfo(dtype).max)):
+        wider = ", or use dtype='float64'" if dtype == np.float32 else ""
+        raise ValueError(
+            f"MatrixCompletion: values of size {largest:.3g} are too large for {dtype}, in which their squares "
+            f"overflow; divide them by a constant{wider}."
+        )
+
+
+def _settled(begin: int, tol: float) -> Any:
+    """Stop when a step changed the training error by no more than `tol` of it."""
+
+    def rule(trace: Trace) -> Stop | None:
+        errors = [row["training_error"] for row in trace if row["step"] > begin]
+        if len(errors) < 2 or not abs(errors[-2] - errors[-1]) <= tol * errors[-1]:
+            return None
+        return Stop(Status.STALLED, f"the training error settled: the last step changed it by less than {tol:g} of it")
+
+    return rule
+
+
+def _hopeless(begin: int, best: float) -> Any:
+    """Stop when the last three errors on held-out entries rise and are above the best of another radius."""
+
+    def rule(trace: Trace) -> Stop | None:
+        errors = [row["held_out_rmse"] for row in trace if row["step"] > begin]
+        if len(errors) < 3 or not errors[-1] > errors[-2] > errors[-3] > best:
+            return None
+        return Stop(Status.STALLED, "the error on held-out entries rises, and another radius predicts them better")
+
+    return rule

@@ -1,0 +1,120 @@
+"""What the user chose of a matrix completion, checked and put into one value."""
+
+from __future__ import annotations
+
+import warnings
+from copy import copy
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevax.problems.completion import LowerLevel
+
+_COUNT_EXPONENT, _COUNT_SMOOTHING = 0.25, 10.0  # of the weighted norm, chosen on MovieLens (docs/completion.md)
+
+_RENAMED = {"alike": "similarity", "directions": "n_similarity_components"}
+
+
+class Options(NamedTuple):
+    """The model and how it is fitted; attributes not explained here are parameters of `MatrixCompletion`."""
+
+    radius: float | None
+    """None if held-out entries choose it."""
+    similarity: float | None
+    """None if held-out entries choose it."""
+    max_rank: int | None
+    exponent: float
+    """Of the counts in the weights of rows and columns; 0 is the plain nuclear norm."""
+    smoothing: float
+    """Added to the counts."""
+    n_similarity_components: int
+    effects: bool
+    ridge: float
+    lower: LowerLevel
+    clip: bool
+    validation_fraction: float
+    random_state: Any
+    max_steps: int
+    tol: float
+    time_limit: float | None
+    dtype: str
+    verbose: bool
+
+
+def options_of(estimator: Any) -> Options:
+    """The parameters of an estimator as options; a wrong one is refused by name."""
+    estimator = _with_new_names(estimator)
+    for name in ("radius", "similarity"):
+        value = getattr(estimator, name)
+        if not isinstance(value, str):
+            _check_number(estimator, name, 0, above=name == "radius")
+        elif value != "auto":
+            raise ValueError(f"MatrixCompletion: {name} must be a number or 'auto', got {value!r}.")
+    _check_number(estimator, "validation_fraction", 0, above=True, most=0.5)
+    _check_number(estimator, "n_similarity_components", 0, whole=True)
+    if estimator.max_rank is not None:
+        _check_number(estimator, "max_rank", 1, whole=True)
+    for name in ("ridge", "denoise"):
+        _check_number(estimator, name, 0)
+    for name in ("coupling", "delta", "tol"):
+        _check_number(estimator, name, 0, above=True)
+    _check_number(estimator, "max_steps", 1, whole=True)
+    for name in ("outlier", "time_limit"):
+        if getattr(estimator, name) is not None:
+            _check_number(estimator, name, 0, above=True)
+    if estimator.dtype not in ("float32", "float64"):
+        raise ValueError(f"MatrixCompletion: dtype must be 'float32' or 'float64', got {estimator.dtype!r}.")
+    return Options(
+        radius=None if isinstance(estimator.radius, str) else float(estimator.radius),
+        similarity=None if isinstance(estimator.similarity, str) else float(estimator.similarity),
+        max_rank=None if estimator.max_rank is None else int(estimator.max_rank),
+        exponent=_COUNT_EXPONENT if estimator.weighted else 0.0,
+        smoothing=_COUNT_SMOOTHING,
+        n_similarity_components=int(estimator.n_similarity_components),
+        effects=bool(estimator.effects),
+        ridge=float(estimator.ridge),
+        lower=_lower_level(estimator),
+        clip=bool(estimator.clip),
+        validation_fraction=float(estimator.validation_fraction),
+        random_state=estimator.random_state,
+        max_steps=int(estimator.max_steps),
+        tol=float(estimator.tol),
+        time_limit=None if estimator.time_limit is None else float(estimator.time_limit),
+        dtype=estimator.dtype,
+        verbose=bool(estimator.verbose),
+    )
+
+
+def _with_new_names(estimator: Any) -> Any:
+    """The estimator, or a copy in which parameters given by their old names have the new ones."""
+    given = {old: getattr(estimator, old) for old in _RENAMED if getattr(estimator, old) != "deprecated"}
+    if given:
+        estimator = copy(estimator)
+    for old, value in given.items():
+        words = f"MatrixCompletion: {old} is now called {_RENAMED[old]}; the old name goes in version 0.3."
+        warnings.warn(words, FutureWarning, stacklevel=4)
+        setattr(estimator, _RENAMED[old], value)
+    return estimator
+
+
+def _lower_level(estimator: Any) -> LowerLevel:
+    lower = LowerLevel(
+        lambda1=float(estimator.denoise), lambda2=float(estimator.coupling), delta=float(estimator.delta)
+    )
+    if estimator.outlier is None:
+        return lower
+    return replace(lower, data_loss="pseudo-huber", outlier=float(estimator.outlier), lambda2=max(1.0, lower.lambda2))
+
+
+def _check_number(
+    estimator: Any, name: str, least: float, *, whole: bool = False, above: bool = False, most: float = np.inf
+) -> None:
+    value = getattr(estimator, name)
+    kind = Integral if whole else Real
+    fits = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and least <= float(value) <= most
+    if not fits or (above and value == least) or not np.isfinite(value):
+        words = f"a {'whole ' if whole else ''}number {'above' if above else 'of at least'} {least:g}"
+        limit = f" and at most {most:g}" if most < np.inf else ""
+        raise ValueError(f"MatrixCompletion: {name} must be {words}{limit}, got {value!r}.")

@@ -1,0 +1,87 @@
+"""`solve`: one problem, one method, one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jaxtyping import Array, PyTree
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem
+from bilevax.runs import checks, chunks
+from bilevax.runs.clock import Interrupt
+from bilevax.runs.loop import Run
+from bilevax.runs.plan import Metrics, Plan, make_plan
+from bilevax.runs.result import Result
+from bilevax.runs.stopping import Rule
+from bilevax.solvers import Solver, auto
+
+
+def solve(
+    problem: BilevelProblem,
+    solver: Solver | None = None,
+    x0: PyTree = None,
+    y0: PyTree = None,
+    *,
+    steps: int = 1000,
+    tol: float | None = None,
+    stop: Rule | Iterable[Rule] = (),
+    time_limit: float | None = None,
+    key: Array | None = None,
+    metrics: Metrics | Iterable[Metrics] | None = None,
+    observers: Callable[..., Any] | Iterable[Callable[..., Any]] = (),
+    every: int | None = None,
+    checkpoint: Any = None,
+    progress: bool | str = False,
+) -> Result:
+    """Solve a bilevel problem.
+
+    Args:
+        problem: two functions, a set and data.
+        solver: the method; by default `bx.auto(problem, x0)`.
+        x0, y0: starts; without them the problem must have `x_like` and `y_like`. Precision follows x0.
+        steps: the most steps to take.
+        tol: the run has converged when the true Frank-Wolfe gap, computed with the lower level and the adjoint
+            solved accurately, is at most `tol`.
+        stop: further rules: `bx.gap_below`, `bx.relative_gap`, `bx.plateau`, or your own function of the trace.
+        time_limit: seconds of stepping, compilation not counted.
+        key: for stochastic methods and estimates; by default `jax.random.key(0)`.
+        metrics: `{name: fn(x, y, data)}`, or a function of `(problem, state)` such as `bx.exact_metrics`, or several.
+        observers: functions of `(row, state)`, called at every row.
+        every: steps per row of the trace; by default `max(1, steps // 100)`.
+        checkpoint: not available yet.
+        progress: draw a progress line; a string labels it.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> problem = bx.BilevelProblem(
+    ...     lambda x, y, data: 0.5 * jnp.sum((y - data) ** 2), lambda x, y, data: 0.5 * jnp.sum((y - 2 * x) ** 2),
+    ...     bx.Simplex(), data=jnp.array([0.5, 1.5, -1.0]),
+    ... )
+    >>> result = bx.solve(problem, bx.IBCG(), jnp.ones(3) / 3, jnp.zeros(3), steps=2000, tol=1e-2)
+    >>> result.status.name
+    'CONVERGED'
+    """
+    plan = make_plan(
+        steps=steps,
+        tol=tol,
+        stop=stop,
+        time_limit=time_limit,
+        key=key,
+        metrics=metrics,
+        observers=observers,
+        every=every,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    checks.check_solver(solver)
+    x, y = checks.check_start(problem, x0, y0)
+    return start(problem, solver, x, y, plan).finish()
+
+
+def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, plan: Plan) -> Run:
+    """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
+    solver = auto(problem, x) if solver is None else solver
+    problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
+    checks.check_oracle(problem, x, solver)
+    return Run(problem, solver, x, y, plan, Interrupt())
