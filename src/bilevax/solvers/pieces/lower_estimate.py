@@ -34,7 +34,7 @@ def has_solutions(problem: BilevelProblem) -> bool:
 def evaluate(
     problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, constants: Constants | None, steps: Array | int
 ) -> LowerEstimate:
-    """The estimate at x from y and w nearby: solved if the problem has formulas, otherwise tracked by gradient steps."""
+    """The estimate at x from y and w nearby: solved where the problem has formulas, otherwise by gradient steps."""
     if has_solutions(problem):
         return solved(problem, x, y)
     assert constants is not None
