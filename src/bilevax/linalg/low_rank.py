@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
-from threadpoolctl import ThreadpoolController
+import scipy
 
 Block = np.ndarray
 SPARE, SPARE_SHARE = 4, 0.15
@@ -20,7 +19,9 @@ SPARE, SPARE_SHARE = 4, 0.15
 
 
 @functools.cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()
 
 

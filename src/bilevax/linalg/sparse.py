@@ -14,7 +14,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
+import scipy
 from jaxtyping import Array, Float, Int
 
 from bilevax.linalg.low_rank import Operator

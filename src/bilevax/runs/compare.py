@@ -15,7 +15,7 @@ from bilevax.runs.plan import Plan, make_plan
 from bilevax.runs.result import Result
 from bilevax.runs.solve import solve, start
 from bilevax.runs.stopping import Status
-from bilevax.solvers import Solver
+from bilevax.solvers.protocol import Solver
 
 FAILED, NOT_RUN = "FAILED", "NOT RUN"
 

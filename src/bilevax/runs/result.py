@@ -14,7 +14,8 @@ from bilevax import trees
 from bilevax.runs import metrics
 from bilevax.runs import run_directory
 from bilevax.problem import BilevelProblem
-from bilevax.solvers import COUNTS, Solver
+from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
 
@@ -35,6 +36,7 @@ class Result:
     seconds: float
     """Time spent in steps; compilation and the making of rows are not in it."""
     compile_seconds: float
+    """Time that JAX spent on tracing and compiling, for checks and rows too. `print(result)` adds that of its summary."""
     trace: Trace
     state: Any = field(repr=False)
     problem: BilevelProblem = field(repr=False)
@@ -53,12 +55,15 @@ class Result:
         return self
 
     @cached_property
-    def _audit(self) -> metrics.Audit:
-        return metrics.audit(self.problem, self.x, self.y, getattr(self.state, "w", None))
+    def _audited(self) -> tuple[metrics.Audit, float]:
+        """The audit, and the seconds that its compilation took."""
+        with CompileTime() as compilation:
+            audit = metrics.audit(self.problem, self.x, self.y, getattr(self.state, "w", None))
+        return audit, compilation.seconds
 
     def audit(self) -> metrics.Audit:
         """The true objective, gap and gradient at x, with both inner problems solved again (computed once)."""
-        return self._audit
+        return self._audited[0]
 
     def constants(self) -> dict[str, tuple[float, str]]:
         """The constants the run used, each with where it came from."""
@@ -94,10 +99,10 @@ class Result:
         )
 
     def __str__(self) -> str:
-        true = self.audit()
+        true, compiling = self._audited
         lines = [
             f"{self.status.name}  {type(self.solver).__name__}, {self.steps} steps in {self.seconds:.3g} s "
-            f"(compilation {self.compile_seconds:.2g} s)",
+            f"(compilation {self.compile_seconds + compiling:.2g} s)",
             f"  why          {self.message}",
             f"  problem      x {trees.describe(self.x)} in {self.problem.domain!r}, y {trees.describe(self.y)}",
             f"  true value   ell(x) = {float(true.ell):.8g}; tracked f(x, y) = {self.trace.last['upper']:.8g}",

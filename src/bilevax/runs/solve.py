@@ -10,12 +10,13 @@ from jaxtyping import Array, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, chunks
-from bilevax.runs.clock import Interrupt
+from bilevax.runs.clock import CompileTime, Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import Metrics, Plan, make_plan
 from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule
-from bilevax.solvers import Solver, auto
+from bilevax.solvers.auto import auto
+from bilevax.solvers.protocol import Solver
 
 
 def solve(
@@ -75,13 +76,19 @@ def solve(
         progress=progress,
     )
     checks.check_solver(solver)
-    x, y = checks.check_start(problem, x0, y0)
-    return start(problem, solver, x, y, plan).finish()
+    with CompileTime() as checking:
+        x, y = checks.check_start(problem, x0, y0)
+    run = start(problem, solver, x, y, plan)
+    run.clock.compiling += checking.seconds
+    return run.finish()
 
 
 def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, plan: Plan) -> Run:
     """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
     solver = auto(problem, x) if solver is None else solver
     problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
-    checks.check_oracle(problem, x, solver)
-    return Run(problem, solver, x, y, plan, Interrupt())
+    with CompileTime() as checking:
+        checks.check_oracle(problem, x, solver)
+    run = Run(problem, solver, x, y, plan, Interrupt())
+    run.clock.compiling += checking.seconds
+    return run

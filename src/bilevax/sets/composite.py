@@ -9,8 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.spatial.distance
+import scipy
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees

@@ -11,8 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.sparse
+import scipy
 from jaxtyping import Array, PyTree
 
 from bilevax import trees

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
-from optax import projections
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, direction_unit, exact, flat
@@ -95,6 +94,8 @@ class UnitSimplex(_Radius):
 def _project_simplex(values: Array, total: Scalar | float) -> Array:
     # Adding a constant to every entry changes nothing, and partial sums of entries below zero do not cancel.
     # optax divides by an integer range, which strict promotion refuses and 64-bit mode widens.
+    from optax import projections  # when it is needed: it takes as long to import as this package
+
     with jax.numpy_dtype_promotion("standard"):
         projected = projections.projection_simplex(values - jnp.max(values), total).astype(values.dtype)
     return jnp.where(jnp.asarray(total) > 0, projected, 0)
@@ -158,7 +159,7 @@ class LInfBall(_Radius):
         return jax.tree.map(lambda v: -self.radius * jnp.sign(v), direction), exact(memory)
 
     def project(self, x: PyTree) -> PyTree:
-        return projections.projection_linf_ball(x, self.radius)
+        return jax.tree.map(lambda v: jnp.clip(v, -self.radius, self.radius), x)
 
     def conditions(self, x: PyTree) -> list[Condition]:
         largest = jnp.max(jnp.abs(flat(x)[0]))
@@ -248,7 +249,7 @@ class Box(ConvexSet):
 
     def project(self, x: PyTree) -> PyTree:
         low, high = self.bounds(x)
-        return projections.projection_box(x, low, high)
+        return jax.tree.map(jnp.clip, x, low, high)
 
     def vertex(self, like: PyTree) -> PyTree:
         return self.project(trees.shapes(like).zeros())
