@@ -7,11 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+from jax.flatten_util import ravel_pytree
 
 import bilevax as bx
+from bilevax.linalg.host_loops import Kernels
+from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import random_quadratic
+from bilevax.sets.sampled import Sampled, Term
+from bilevax.solvers.protocol import kernels
 
 POINTS = np.random.default_rng(3).standard_normal((7, 4))
+EVERYWHERE, _ = sorted_pattern(*np.indices((4, 6)).reshape(2, -1), (4, 6))  # sampled in all places: the whole matrix
 
 # name: (set, a point's shape)
 SETS = {
@@ -23,6 +29,7 @@ SETS = {
     "Box": (bx.Box(-1.0, np.array([1.0, 2.0, 0.5, 0.0, 3.0])), jnp.zeros(5)),
     "VertexHull": (bx.VertexHull(POINTS), jnp.zeros(4)),
     "NuclearBall": (bx.NuclearBall(2.0), jnp.zeros((4, 6))),
+    "SampledNuclearBall": (bx.SampledNuclearBall(EVERYWHERE, 2.0), jnp.zeros(24)),
     "Spectraplex": (bx.Spectraplex(2.0, 0.05), jnp.zeros((5, 5))),
     "Product": (
         bx.Product({"a": bx.Simplex(), "b": (bx.Box(-1.0, 1.0), bx.NuclearBall())}),
@@ -69,22 +76,40 @@ SOLVERS = {
     "F2SA": bx.F2SA(),
     "F3SA": bx.F3SA(),
     "StochasticIBCG": bx.StochasticIBCG(),
+    "BlockIBCG": bx.BlockIBCG(lower_steps=4),
 }
 SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if getattr(s, "x_step", "fw") != "fw"}
 STEP = {type(solver).__name__: "xi" for solver in SOLVERS.values()}
+STEP |= {"BlockIBCG": None}  # it finds the step by itself
 STEP |= {"IBCG": "gamma", "StochasticIBCG": "gamma", "SBFW": "eta", "TTSA": "alpha", "BSA": "alpha", "ABA": "beta"}
 ON_ROWS = {"SBFW", "TTSA", "BSA", "StocBiO", "SUSTAIN", "FSLA", "SABA", "MASOBA", "SRBA", "F3SA", "StochasticIBCG"}
 """Methods for sampled problems, by class."""
 
 
-def step_of(solver):
-    """The schedule of x."""
-    return getattr(solver, STEP[type(solver).__name__])
+HOST = {type(solver).__name__ for solver in SOLVERS.values() if kernels(solver) is Kernels.HOST}
+"""Methods that step on the host: `run`, `jit` and `vmap` refuse them."""
 
 
 def with_step(solver, length):
-    """The same solver with this constant step for x."""
-    return replace(solver, **{STEP[type(solver).__name__]: bx.Constant(length)})
+    """The same solver with this constant step for x, if it takes one."""
+    name = STEP[type(solver).__name__]
+    return solver if name is None else replace(solver, **{name: bx.Constant(length)})
+
+
+def lacks_step(solver):
+    """Whether the step of x is still to be estimated."""
+    name = STEP[type(solver).__name__]
+    return name is not None and getattr(solver, name) is None
+
+
+def point(name, values):
+    """The point of a set with these coordinates."""
+    zeros, back = ravel_pytree(SETS[name][1])
+    values = jnp.asarray(values)[: zeros.size]
+    if name != "SampledNuclearBall":
+        return back(values)
+    matrix = np.asarray(values).reshape(4, 6)
+    return Sampled(values, (Term(1.0, matrix, np.eye(6, dtype=matrix.dtype)),))
 
 
 def known_problem(name, seed=0, **options):
@@ -116,14 +141,9 @@ def finite_sum(size, rows=64, blocks=False):
     return problem, ell, best.fun
 
 
-ELSEWHERE = {"BlockIBCG", "SampledNuclearBall"}
-"""Exported too, but only for matrices and stepped on the host: test_block_ibcg and test_sparse_completion."""
-
-
 def exported(kind):
-    """Names of the exported classes of one kind that work on any point and compile."""
-    names = set(bx.__all__) - ELSEWHERE
-    classes = {name: getattr(bx, name) for name in names if inspect.isclass(getattr(bx, name))}
+    """Names of the exported classes of one kind."""
+    classes = {name: getattr(bx, name) for name in bx.__all__ if inspect.isclass(getattr(bx, name))}
     if kind == "set":
         return {n for n, c in classes.items() if issubclass(c, bx.ConvexSet) and c is not bx.ConvexSet}
     return {n for n, c in classes.items() if all(hasattr(c, m) for m in ("prepare", "init", "step"))}
@@ -176,6 +196,7 @@ FEASIBLE = {
     "Box": lambda rng: box_point(rng, -1.0, UPPER, 5),
     "VertexHull": lambda rng: weights(rng, 7) @ POINTS,
     "NuclearBall": lambda rng: turned(rng, 2.0 * rng.uniform() ** 0.2 * weights(rng, 4), 4, 6),
+    "SampledNuclearBall": lambda rng: turned(rng, 2.0 * rng.uniform() ** 0.2 * weights(rng, 4), 4, 6),
     "Spectraplex": spectral,
     "Product": lambda rng: np.r_[weights(rng, 3), box_point(rng, -1, 1, 2), turned(rng, weights(rng, 2), 3, 2).ravel()],
     "CappedSimplex": lambda rng: drawn_until(
@@ -200,6 +221,7 @@ OUTSIDE = {
     "Box": [[0, 0, 0, 1e-4, 0], [-1.0001, 0, 0, 0, 0], [0, 0, 0.6, 0, 0]],
     "VertexHull": [2.0 * POINTS[np.argmax(np.linalg.norm(POINTS, axis=1))], POINTS.max(axis=0) + 1e-3],
     "NuclearBall": [2.001 * np.eye(4, 6), 0.5001 * np.eye(4, 6)],
+    "SampledNuclearBall": [2.001 * np.eye(4, 6), 0.5001 * np.eye(4, 6)],
     "Spectraplex": [np.zeros((5, 5)), 0.4001 * np.eye(5), np.diag([0.5, 0.3, 0.3, 0.3, 0.049]), 0.1 * np.tri(5)],
     "CappedSimplex": [[0.5, 0.5, 0.5, 0.25, 1e-4], [0.5, 0.5, 0.5001, 0.2499, 0], [0.5, 0.5, 0.5, 0.2501, -1e-4]],
     "KSparse": [[0.8001, 0, 0, 0, 0], [0.8, -0.8, 1e-4, 0, 0], [0.33] * 5],

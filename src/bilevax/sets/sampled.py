@@ -86,8 +86,10 @@ def _singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if left.shape[1] == 0:
         return np.zeros(0)
     a, b = (np.linalg.qr(factor)[1] for factor in (left, right))
-    found: np.ndarray = np.linalg.svd(a @ b.T, compute_uv=False)
-    return found
+    if not np.all(np.isfinite(a @ b.T)):  # for which no decomposition exists
+        return np.full(1, np.nan)
+    values: np.ndarray = np.linalg.svd(a @ b.T, compute_uv=False)
+    return values
 
 
 class AxisWeights(NamedTuple):
@@ -223,16 +225,17 @@ class SampledNuclearBall(ConvexSet):
         values = np.asarray(trees.coordinates(direction))
         rows, cols = self._sides(values.dtype)
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
+        # Squares of tiny or huge values would leave the range; dividing by a power of two loses nothing else.
+        unit = 2.0 ** np.round(np.log2(np.abs(values).max(initial=0.0) or 1.0))
         with low_rank.one_blas_thread():
-            _, u, v, error = low_rank.top_pair(
-                self._inside(values, rows, cols), np.asarray(guess), tol, self.max_products
-            )
+            direction_in_ball = self._inside(values / values.dtype.type(unit), rows, cols)
+            _, u, v, error = low_rank.top_pair(direction_in_ball, np.asarray(guess), tol, self.max_products)
         left = np.asarray(rows.matvec(-float(self.radius) * u), values.dtype)[:, None]
         right = np.asarray(cols.matvec(v), values.dtype)[:, None]
         s = Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),))
         short = v if self.pattern.shape[1] <= self.pattern.shape[0] else u
         warm = (jnp.asarray(short, values.dtype), k + 1)
-        return s, Memory(warm, jnp.asarray(float(self.radius) * error, values.dtype))
+        return s, Memory(warm, jnp.asarray(float(self.radius) * float(unit) * error, values.dtype))
 
     def low_rank_start(self, x: PyTree) -> Basis:
         return first_basis(self.pattern.shape, trees.dtype(x))

@@ -43,7 +43,7 @@ def evaluate(
 
 def solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
     """By the formulas, as one compiled function unless they are host kernels."""
-    return (_solved if problem.structure.kernels.on_host else _compiled)(problem, trees.coordinates(x), y)
+    return (_solved if problem.structure.kernels.on_host else _compiled_solved)(problem, trees.coordinates(x), y)
 
 
 def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
@@ -53,22 +53,26 @@ def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
     return LowerEstimate(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
 
 
-_compiled = jax.jit(_solved)
+_compiled_solved = jax.jit(_solved)
 
 
 def tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> LowerEstimate:
-    """By so many gradient steps on each."""
-    return _tracked(problem, trees.coordinates(x), y, w, alpha, steps)
+    """By so many gradient steps on each, as one compiled function unless the formulas are host kernels."""
+    track = _tracked if problem.structure.kernels.on_host else _compiled_tracked
+    return track(problem, trees.coordinates(x), y, w, alpha, steps)
 
 
-@jax.jit
 def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Scalar, steps: Array) -> LowerEstimate:
     alpha = alpha.astype(trees.dtype(x))
-    y = host_loops.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y)
+    host = problem.structure.kernels.on_host
+    y = host_loops.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y, host=host)
     f_x, f_y = problem.upper_grads(x, y)
     lower = problem.linearize_lower(x, y)
-    w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w)
+    w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w, host=host)
     return LowerEstimate(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
+
+
+_compiled_tracked = jax.jit(_tracked)
 
 
 def inner_of_differences(a: PyTree, b: PyTree, c: PyTree, d: PyTree) -> float:
