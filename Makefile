@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test slow lint types format benchmark reproduce clean
+.PHONY: demo test test-all slow coverage lint types format docs benchmark reproduce dist clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -16,10 +17,17 @@ demo: $(READY)
 	$(BIN)/bilevax demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(PYTEST)
+
+# Everything, the slow tests included.
+test-all: $(READY)
+	$(PYTEST) -m ""
 
 slow: $(READY)
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
+
+coverage: $(READY)
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -30,15 +38,25 @@ types: $(READY)
 format: $(READY)
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-# Two hours; needs the data sets (`bilevax datasets list`). Give it again after an interruption: it goes on.
+# The code and the links of README, docs and examples.
+docs: $(READY)
+	$(BIN)/python -m pytest -q tests/integration/test_readme.py
+
+# Every claim about speed and accuracy; hours. Needs the data sets. `make benchmark ONLY="overhead methods"` runs some.
+benchmark: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,bench]'
+	$(BIN)/python benchmarks/all.py $(ONLY)
+
+# Two hours; needs the data sets (`bilevax datasets list`). Run it again to continue after an interruption.
 reproduce: $(READY)
 	$(BIN)/bilevax reproduce all
 	mkdir -p docs/figures
 	cp reproduction/figures/*.png docs/figures/
 	cp reproduction/reproduction.md docs/
 
-benchmark: $(READY)
-	$(BIN)/python benchmarks/overhead.py
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) runs demo
+	rm -rf $(VENV) .cache runs demo dist

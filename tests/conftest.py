@@ -1,6 +1,11 @@
-"""64-bit, strict promotion, warnings as errors (pyproject), and one seeded key."""
+"""64-bit, strict promotion, warnings as errors (pyproject), one seeded key, and compiled code kept on disk."""
 
+import ctypes
+import gc
 import os
+import resource
+import sys
+from pathlib import Path
 
 # Most of a test is compilation; the code it makes runs for milliseconds and need not be optimised.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
@@ -8,13 +13,45 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llv
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+COMPILED = Path(__file__).parents[1] / ".cache" / "compiled"
+TOO_MUCH = 1.0e9  # bytes of one process, from which on compiled code is forgotten
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# One folder for all workers, and the processes that tests start. With a size JAX locks it; without, it does not.
+for name, value in {
+    "jax_compilation_cache_dir": str(COMPILED),
+    "jax_compilation_cache_max_size": 2_000_000_000,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    jax.config.update(name, value)
 
 
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+def memory_in_use():
+    """Bytes of this process that are in memory now."""
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def forget_compiled_code():
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # or the memory stays with the process
+
+
+@pytest.fixture(autouse=True)
+def _keep_memory_low():
+    yield
+    if memory_in_use() > TOO_MUCH:
+        forget_compiled_code()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,247 @@
+"""The loop, the only one: rows, observers, rules, limits, and the only place that grants `CONVERGED`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem
+from bilevax.runs import chunks
+from bilevax.runs import metrics as measures
+from bilevax.runs.clock import Clock, Interrupt
+from bilevax.runs.plan import Plan
+from bilevax.runs.progress import Progress
+from bilevax.runs.result import Result
+from bilevax.runs.stopping import Rule, Status, Stop, as_stop
+from bilevax.runs.trace import Row, Trace
+from bilevax.solvers.protocol import COUNTS, Solver
+
+_CHUNK_SECONDS = 0.2  # how long compiled code may run before the loop looks at the clock and the interrupt flag
+
+
+class Run:
+    """A problem and a solver, with the state, the clock and the trace, moved on row by row.
+
+    `solve` makes one and calls `finish`. An estimator calls `go` several times. Between two calls, and in `after_step`,
+    it may `use` another problem, with other data and another set of the same shapes, for the steps to come.
+    `restart` begins again at a given point while clock, counts and trace go on.
+    """
+
+    def __init__(
+        self, problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, plan: Plan, interrupt: Interrupt
+    ) -> None:
+        self.plan, self.interrupt = plan, interrupt
+        self.clock, self.trace = Clock(), Trace()
+        stepping = chunks.place(problem, solver)
+        self._init, self._advance = stepping.init, stepping.advance
+        self._solver_kernels = stepping.problem.solver_kernels
+        self.solver, seconds = self.clock.call(stepping.prepare, problem, solver, x, y, plan.key)
+        self.clock.seconds += seconds
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.k = 0
+        self.after_step: Callable[[Run], None] | None = None
+        self.verify_after = 0
+        self.unverified = ""
+        label = plan.progress if isinstance(plan.progress, str) else type(solver).__name__
+        self.progress = Progress(plan.steps, label) if plan.progress else None
+        self.restart(stepping.problem, x, y)
+
+    def use(self, problem: BilevelProblem) -> None:
+        """Take the steps to come on this problem."""
+        self.problem = replace(problem, solver_kernels=self._solver_kernels)
+
+    def restart(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
+        """Begin at (x, y), on this problem."""
+        self.use(problem)
+        (self.state, counts), seconds = self.clock.call(self._init, self.problem, self.solver, x, y)
+        self.clock.seconds += seconds
+        self.spoiled = not bool(trees.all_finite((self.state.x, self.state.y)))
+        if self.spoiled:
+            self.state = eqx.tree_at(lambda s: (s.x, s.y), self.state, (x, y))
+        self._count(counts)
+        self.bounded = not np.isinf(float(problem.domain.diameter(x).value))
+
+    def finish(self) -> Result:
+        """Go on to the end of the plan."""
+        with self.interrupt:
+            stop = self.go(self.plan.steps, self.plan.rules)
+        if not self.trace or self.trace.last["step"] < self.k:
+            self._row(self._look()[0])
+        if self.progress:
+            self.progress.close(self.k, self.trace.last, stop.status.name)
+        return Result(
+            x=self.state.x,
+            y=self.state.y,
+            status=stop.status,
+            message=stop.message + self.unverified,
+            steps=self.k,
+            seconds=self.clock.seconds,
+            compile_seconds=self.clock.compiling,
+            trace=self.trace,
+            state=self.state,
+            problem=self.problem,
+            solver=self.solver,
+        )
+
+    def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
+        """Row, rules, steps to the next row, and again, until a rule or a limit says stop."""
+        last, stop = self.k + steps, None
+        while stop is None:
+            summary, ahead, seconds = self._look()
+            if not self.trace or self.trace.last["step"] < self.k:  # the last call of `go` may have ended here
+                self._row(summary)
+            if self.spoiled:
+                stop = Stop(Status.NONFINITE, "the warm-up made y non-finite; the start is kept")
+            else:
+                stop = self._stop(rules, steps, last) or self._steps_to_next_row(ahead, seconds, last)
+        return stop
+
+    def _look(self) -> tuple[chunks.StepSummary, chunks.Chunk | None, float]:
+        """What is known at the present point. Most methods know it only in their next step, which is taken now and
+        used if the run goes on; a method that keeps it in its state has `observe`."""
+        if hasattr(self.solver, "observe"):
+            with self.clock.compilation():
+                return chunks.summarize(self.solver, self.solver.observe(self.state)), None, 0.0
+        ahead, seconds = self._call(1)
+        return ahead.summary, ahead, seconds
+
+    def _call(self, count: int) -> tuple[chunks.Chunk, float]:
+        return self.clock.call(
+            self._advance, self.problem, self.solver, self.state, self.plan.key, np.asarray(count, np.int32)
+        )
+
+    def _count(self, counts: Any) -> None:
+        for name in COUNTS:
+            self.counts[name] += int(getattr(counts, name))
+
+    def _accept(self, chunk: chunks.Chunk, count: int) -> None:
+        self.state = chunk.state
+        self.k += count
+        self._count(chunk.counts)
+        if self.after_step is not None:
+            self.after_step(self)
+
+    def _row(self, summary: chunks.StepSummary) -> None:
+        with self.clock.compilation():
+            self.trace.append(self._values(summary))
+        for observe in self.plan.observers:
+            observe(self.trace.last, self.state)
+
+    def _values(self, summary: chunks.StepSummary) -> Row:
+        tracked = measures.basic_metrics(self.problem, self.state)
+        gap, lmo_error = summary.gap, summary.lmo_error
+        if self.bounded and summary.direction is not None and self.plan.compute_gap:
+            # A projected method: one lmo for the row, not counted as one of the method.
+            gap, lmo_error = measures.tracked_gap(self.problem, self.state.x, summary.direction)
+        row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(gap)}
+        row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
+        row.update({name: float(getattr(summary, name)) for name in ("adjoint_residual", "grad_norm")})
+        row["lmo_error"] = float(lmo_error)
+        row.update(self.counts)
+        for metric in self.plan.metrics:
+            _add_metrics(row, self._measured(metric))
+        return row
+
+    def _measured(self, metric: Any) -> dict[str, Any]:
+        if isinstance(metric, Mapping):
+            return {name: f(self.state.x, self.state.y, self.problem.data) for name, f in metric.items()}
+        return dict(metric(self.problem, self.state))
+
+    def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
+        for rule in rules:
+            verdict = as_stop(rule(self.trace), rule)
+            if verdict is not None and verdict.status is Status.CONVERGED:
+                verdict = self._verified(verdict)
+            if verdict is not None:
+                return verdict
+        if self.k >= last:
+            return Stop(Status.MAX_STEPS, f"all {steps} steps were taken")
+        return self._cut()
+
+    def _cut(self) -> Stop | None:
+        if self.interrupt.flag:
+            return Stop(Status.STOPPED, f"interrupted at step {self.k}; the state is kept")
+        if self.clock.seconds >= self.plan.time_limit:
+            return Stop(Status.TIME_LIMIT, f"the time limit of {self.plan.time_limit:g} s was reached at step {self.k}")
+        return None
+
+    def _verified(self, claim: Stop) -> Stop | None:
+        """Grant `CONVERGED` only if the gap with both inner problems solved, plus its error, passes too."""
+        if self.k < min(self.verify_after, self.plan.steps):
+            return None
+        with self.clock.compilation():
+            true = measures.audit(self.problem, self.state.x, self.state.y, getattr(self.state, "w", None))
+        bounded = not np.isnan(float(true.gap))
+        value, error = (true.gap, true.gap_error) if bounded else (true.grad_norm, true.grad_error)
+        name = "true gap" if bounded else "|grad ell|"
+        outside = self.problem.domain.violations(self.state.x)
+        if not outside and float(value) < -float(error):
+            outside = "its gap is negative"  # no point of the set has one: what a user's oracle says of itself
+        if outside:
+            self.unverified = f"; at step {self.k} the tracked gap passed but x is not in the set: {outside}"
+        elif float(value) + float(error) <= claim.limit:
+            self.unverified = ""
+            return claim._replace(message=f"{name} {float(value):.3e} (+- {float(error):.0e}) <= {claim.limit:.3e}")
+        else:
+            missed = f"{float(value):.3e} (+- {float(error):.0e})"
+            self.unverified = f"; at step {self.k} the tracked gap passed but the {name} was {missed}"
+        # Verification costs many steps: not again before the run is a quarter longer.
+        self.verify_after = self.k + max(self.plan.every, self.k // 4)
+        return None
+
+    def _steps_to_next_row(self, chunk: chunks.Chunk | None, seconds: float, last: int) -> Stop | None:
+        goal = min(last, self.k - self.k % self.plan.every + self.plan.every)
+        count = 1
+        if chunk is None:
+            chunk, seconds = self._call(count)
+        while True:
+            self.clock.seconds += seconds
+            if not bool(chunk.finite):
+                return self._nonfinite(count)
+            self._accept(chunk, count)
+            if self.progress:
+                self.progress.show(self.k, self.trace.last)
+            if self.k >= goal:
+                return None
+            stop = self._cut()
+            if stop is not None:
+                return stop
+            count = max(1, min(goal - self.k, int(_CHUNK_SECONDS * count / max(seconds, 1e-9))))
+            chunk, seconds = self._call(count)
+
+    def _nonfinite(self, count: int) -> Stop:
+        """Replay the chunk step by step, to name the step and the quantity; the last finite state is kept."""
+        for _ in range(count):
+            chunk, _ = self._call(1)
+            if not bool(chunk.finite):
+                break
+            self._accept(chunk, 1)
+        culprit = _first_nonfinite(chunk)
+        return Stop(Status.NONFINITE, f"step {self.k} made {culprit} non-finite; the state before it is kept")
+
+
+def _add_metrics(row: Row, values: Mapping[str, Any]) -> None:
+    taken = sorted(set(row) & set(values))
+    if taken:
+        raise ValueError(f"solve: a metric is named {taken[0]!r}, which the trace already has; rename it.")
+    for name, value in values.items():
+        if np.ndim(value) or not np.isreal(value):
+            raise ValueError(f"solve: the metric {name!r} must be one real number, got shape {np.shape(value)}.")
+        row[name] = float(value)
+
+
+def _first_nonfinite(chunk: chunks.Chunk) -> str:
+    parts = {
+        "w": getattr(chunk.state, "w", None),
+        "the direction": chunk.summary.grad_norm,
+        "x": chunk.state.x,
+        "y": chunk.state.y,
+    }
+    bad = [name for name, part in parts.items() if part is not None and not bool(trees.all_finite(part))]
+    return bad[0] if bad else "a quantity"
