@@ -112,6 +112,43 @@ def point(name, values):
     return Sampled(values, (Term(1.0, matrix, np.eye(6, dtype=matrix.dtype)),))
 
 
+T, N, BUDGET = 4, 2, 6  # lower and adjoint steps; 4 log(k+2) at k = 2, rounded up, is the budget of Neumann series
+# Gradients of f and g, Hessian and cross products, lmos, projections of the step k = 2; None: as long as it takes.
+# Three rows differ from the cards: FSLA needs one f_y and two f_x, not four gradients; STORM doubles F3SA's; and
+# conjugate gradients take one product more than steps, for the first residual.
+COSTS = {
+    "IBCG": (bx.IBCG(warmup=0), (2, 1, 1, 1, 1, 0)),
+    "SBFW": (bx.SBFW(), (4, 1, None, 2, 1, 0)),
+    "SBFW printed": (bx.SBFW("printed"), (4, 1, None, 2, 1, 0)),
+    "SBFW tracked": (bx.SBFW("tracked"), (4, 1, 2, 2, 1, 0)),
+    "SBFW exact": (bx.SBFW("exact"), (4, 1, None, 2, 1, 0)),
+    "TTSA": (bx.TTSA(0.1), (2, 1, None, 1, 0, 1)),
+    "TTSA deterministic": (bx.TTSA(0.1, deterministic=True), (2, 1, BUDGET, 1, 0, 1)),
+    "BA": (bx.BA(0.1), (2, 1, None, 1, 0, 1)),
+    "BA convex": (bx.BA(0.1, convex=True), (2, 1, None, 1, 0, 1)),
+    "ABA": (bx.ABA(0.1), (2, 5, None, 1, 0, 2)),
+    "BSA": (bx.BSA(0.1), (2, 2, None, 1, 0, 1)),
+    "PBGD": (bx.PBGD(0.1, sigma=5.0, lower=T), (2, T + 2, 0, 0, 0, 1)),
+    "PBGD gradient": (bx.PBGD(0.1, sigma=5.0, penalty="gradient"), (2, 1, 1, 1, 0, 1)),
+    "AIDBiO": (bx.AIDBiO(0.1, lower=T, adjoint=N), (2, T, N + 1, 1, 0, 1)),
+    "ITDBiO": (bx.ITDBiO(0.1, lower=T), (2, T, T, T, 0, 1)),
+    "StocBiO": (bx.StocBiO(0.1, lower=T, factors=6), (2, T, 6, 1, 0, 1)),
+    "AmIGO": (bx.AmIGO(0.1, lower=T, adjoint=N), (2, T, N, 1, 0, 1)),
+    "AmIGO cg": (bx.AmIGO(0.1, lower=T, adjoint=N, solver="cg"), (2, T, N + 1, 1, 0, 1)),
+    "RAHGD": (bx.RAHGD(0.1, lower=T, adjoint=N), (2, T, N + 1, 1, 0, 1)),
+    "SUSTAIN": (bx.SUSTAIN(0.1, 0.1), (4, 2, None, 2, 0, 1)),
+    "FSLA": (bx.FSLA(0.1), (3, 1, 1, 2, 0, 1)),
+    "SOBA": (bx.SOBA(0.1), (2, 1, 1, 1, 0, 1)),
+    "SABA": (bx.SABA(0.1), (2, 1, 1, 1, 0, 1)),
+    "MASOBA": (bx.MASOBA(0.1), (2, 1, 1, 1, 0, 1)),
+    "SRBA": (bx.SRBA(0.1), (4, 2, 2, 2, 0, 1)),
+    "F2SA": (bx.F2SA(0.1, lower=T), (T + 1, 2 * T + 2, 0, 0, 0, 1)),
+    "F3SA": (bx.F3SA(0.1), (4, 8, 0, 0, 0, 1)),
+    "StochasticIBCG": (bx.StochasticIBCG(), (4, 2, 2, 2, 1, 0)),
+    "BlockIBCG": (bx.BlockIBCG(lower_steps=T), (4, 2 * T, 2 * T + 2, 2, 0, 1)),
+}
+
+
 def known_problem(name, seed=0, **options):
     """A small quadratic problem with a known solution over one of the sets."""
     domain, like = SETS[name]

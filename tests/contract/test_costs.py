@@ -13,7 +13,6 @@ from bilevax.solvers import COUNTS
 
 KEY = jax.random.key(3)
 CONSTANTS = bx.Constants(1.0, 4.0, L_yy_f=1.0)
-T, N, BUDGET = 4, 2, 6  # lower and adjoint steps; 4 log(k+2) at k = 2, rounded up, is the budget of Neumann series
 CALLS = dict.fromkeys(COUNTS, 0)
 
 
@@ -81,55 +80,21 @@ def as_matrix(problem):
     )
 
 
-# Gradients of f and g, Hessian and cross products, lmos, projections of the step k = 2; None: as long as it takes.
-# Three rows differ from the cards: FSLA needs one f_y and two f_x, not four gradients; STORM doubles F3SA's; and
-# conjugate gradients take one product more than steps, for the first residual.
-TABLE = {
-    "IBCG": (bx.IBCG(warmup=0), (2, 1, 1, 1, 1, 0)),
-    "SBFW": (bx.SBFW(), (4, 1, None, 2, 1, 0)),
-    "SBFW printed": (bx.SBFW("printed"), (4, 1, None, 2, 1, 0)),
-    "SBFW tracked": (bx.SBFW("tracked"), (4, 1, 2, 2, 1, 0)),
-    "SBFW exact": (bx.SBFW("exact"), (4, 1, None, 2, 1, 0)),
-    "TTSA": (bx.TTSA(0.1), (2, 1, None, 1, 0, 1)),
-    "TTSA deterministic": (bx.TTSA(0.1, deterministic=True), (2, 1, BUDGET, 1, 0, 1)),
-    "BA": (bx.BA(0.1), (2, 1, None, 1, 0, 1)),
-    "BA convex": (bx.BA(0.1, convex=True), (2, 1, None, 1, 0, 1)),
-    "ABA": (bx.ABA(0.1), (2, 5, None, 1, 0, 2)),
-    "BSA": (bx.BSA(0.1), (2, 2, None, 1, 0, 1)),
-    "PBGD": (bx.PBGD(0.1, sigma=5.0, lower=T), (2, T + 2, 0, 0, 0, 1)),
-    "PBGD gradient": (bx.PBGD(0.1, sigma=5.0, penalty="gradient"), (2, 1, 1, 1, 0, 1)),
-    "AIDBiO": (bx.AIDBiO(0.1, lower=T, adjoint=N), (2, T, N + 1, 1, 0, 1)),
-    "ITDBiO": (bx.ITDBiO(0.1, lower=T), (2, T, T, T, 0, 1)),
-    "StocBiO": (bx.StocBiO(0.1, lower=T, factors=6), (2, T, 6, 1, 0, 1)),
-    "AmIGO": (bx.AmIGO(0.1, lower=T, adjoint=N), (2, T, N, 1, 0, 1)),
-    "AmIGO cg": (bx.AmIGO(0.1, lower=T, adjoint=N, solver="cg"), (2, T, N + 1, 1, 0, 1)),
-    "RAHGD": (bx.RAHGD(0.1, lower=T, adjoint=N), (2, T, N + 1, 1, 0, 1)),
-    "SUSTAIN": (bx.SUSTAIN(0.1, 0.1), (4, 2, None, 2, 0, 1)),
-    "FSLA": (bx.FSLA(0.1), (3, 1, 1, 2, 0, 1)),
-    "SOBA": (bx.SOBA(0.1), (2, 1, 1, 1, 0, 1)),
-    "SABA": (bx.SABA(0.1), (2, 1, 1, 1, 0, 1)),
-    "MASOBA": (bx.MASOBA(0.1), (2, 1, 1, 1, 0, 1)),
-    "SRBA": (bx.SRBA(0.1), (4, 2, 2, 2, 0, 1)),
-    "F2SA": (bx.F2SA(0.1, lower=T), (T + 1, 2 * T + 2, 0, 0, 0, 1)),
-    "F3SA": (bx.F3SA(0.1), (4, 8, 0, 0, 0, 1)),
-    "StochasticIBCG": (bx.StochasticIBCG(), (4, 2, 2, 2, 1, 0)),
-    "BlockIBCG": (bx.BlockIBCG(lower_steps=T), (4, 2 * T, 2 * T + 2, 2, 0, 1)),
-}
 ONE_GRADIENT = {"FSLA", "F2SA", "F3SA"}
 """Methods that use one of the two gradients of f per call: the other is never computed in compiled code."""
 BOTH_WAYS = [
     (name, x_step)
-    for name, (solver, _) in TABLE.items()
+    for name, (solver, _) in zoo.COSTS.items()
     for x_step in (("project", "fw") if hasattr(solver, "x_step") else (None,))
 ]
 
 
 def test_the_table_has_every_exported_solver():
-    assert {type(solver).__name__ for solver, _ in TABLE.values()} == zoo.exported("solver")
+    assert {type(solver).__name__ for solver, _ in zoo.COSTS.values()} == zoo.exported("solver")
 
 
 def prepared(name, x_step, problem, x, y):
-    solver = replace(TABLE[name][0], constants=CONSTANTS)
+    solver = replace(zoo.COSTS[name][0], constants=CONSTANTS)
     if x_step == "fw":
         solver = replace(solver, x_step="fw")
     return solver.prepare(problem, x, y, KEY)
@@ -139,7 +104,7 @@ def prepared(name, x_step, problem, x, y):
 def test_a_step_makes_the_calls_it_counts_and_those_of_the_table(name, x_step):
     on_rows = name.split()[0] in zoo.ON_ROWS and name != "TTSA deterministic"
     problem, x, y = counting_problem(on_rows), jnp.zeros(4), jnp.ones(4)
-    if TABLE[name][0].oracle == "low rank":
+    if zoo.COSTS[name][0].oracle == "low rank":
         problem, x = as_matrix(problem), jnp.zeros((2, 2))
     solver = prepared(name, x_step, problem, x, y)
     state, _ = solver.init(problem, x, y)
@@ -152,7 +117,7 @@ def test_a_step_makes_the_calls_it_counts_and_those_of_the_table(name, x_step):
         made["upper_grads"] //= 2
     if name != "ITDBiO":  # it differentiates through its lower steps: their products are nobody's calls
         assert said == made
-    table = dict(zip(COUNTS, TABLE[name][1], strict=True))
+    table = dict(zip(COUNTS, zoo.COSTS[name][1], strict=True))
     if x_step == "fw":
         table |= {"lmos": 1, "projections": 0}
     assert all(said[n] == cost for n, cost in table.items() if cost is not None)

@@ -54,7 +54,7 @@ def test_the_solver_reaches_a_known_solution():
     "check",
     [
         estimator_checks.check_no_attributes_set_in_init,
-        estimator_checks.check_dont_overwrite_attributes,
+        estimator_checks.check_dict_unchanged,
         estimator_checks.check_n_features_in,
     ],
 )

@@ -45,7 +45,7 @@ class KnownQuadratic(NamedTuple):
     def lower_solution(self, x: PyTree) -> np.ndarray:
         """y*(x)."""
         data = self.problem.data
-        return np.linalg.solve(data["A"], data["B"] @ np.asarray(ravel_pytree(x)[0]) + data["b"])
+        return np.linalg.solve(data["A"], data["B"] @ np.asarray(ravel_pytree(trees.coordinates(x))[0]) + data["b"])
 
     def adjoint(self, x: PyTree) -> np.ndarray:
         """v(x) = H^-1 f_y at y*(x)."""
@@ -53,7 +53,7 @@ class KnownQuadratic(NamedTuple):
 
     def ell(self, x: PyTree) -> float:
         """f(x, y*(x))."""
-        data, flat = self.problem.data, np.asarray(ravel_pytree(x)[0])
+        data, flat = self.problem.data, np.asarray(ravel_pytree(trees.coordinates(x))[0])
         linear = np.asarray(ravel_pytree(data["q"])[0])
         near = 0.5 * np.sum((self.lower_solution(x) - data["c"]) ** 2)
         return float(near + 0.5 * data["rho"] * flat @ flat + linear @ flat)
@@ -61,7 +61,7 @@ class KnownQuadratic(NamedTuple):
     def gradient(self, x: PyTree) -> PyTree:
         """The gradient of ell, with the structure of x."""
         data = self.problem.data
-        flat, back = ravel_pytree(x)
+        flat, back = ravel_pytree(trees.coordinates(x))
         return back(data["B"].T @ self.adjoint(x) + data["rho"] * flat + ravel_pytree(data["q"])[0])
 
 

@@ -292,7 +292,8 @@ def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTre
         kinds = trees.describe(answer) if got.structure == wanted.structure else f"{got.structure}"
         asked = "direction" if oracle == "lmo" else "point"
         raise ValueError(
-            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.describe(x)}; it must match x."
+            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.describe(x)}; "
+            f"it must match x."
         )
 
 

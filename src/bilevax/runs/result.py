@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import trees
-from bilevax.runs import metrics
-from bilevax.runs import run_directory
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.runs import metrics, run_directory
 from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
+from bilevax.solvers.protocol import COUNTS, Solver
 
 
 class SolveFailed(RuntimeError):
@@ -36,7 +35,7 @@ class Result:
     seconds: float
     """Time spent in steps; compilation and the making of rows are not in it."""
     compile_seconds: float
-    """Time that JAX spent on tracing and compiling, for checks and rows too. `print(result)` adds that of its summary."""
+    """Time that JAX spent on compiling, for checks and rows too; `print(result)` adds that of its own summary."""
     trace: Trace
     state: Any = field(repr=False)
     problem: BilevelProblem = field(repr=False)
