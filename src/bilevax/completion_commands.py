@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.datasets.ratings import Ratings
 from bilevax.files import write_atomic
+from bilevax.ratings import Ratings
 
 
 class Trial(NamedTuple):
