@@ -10,6 +10,8 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# Tests call the command in this process; it must not fill the cache folder of whoever runs them.
+jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.fixture

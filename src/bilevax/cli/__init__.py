@@ -42,4 +42,7 @@ def _configure_jax() -> None:
     """Settings for the whole process, which only a command may change."""
     import jax
 
+    from bilevax.cli.compilation_cache import keep_compiled_code
+
     jax.config.update("jax_enable_x64", True)
+    keep_compiled_code()
