@@ -18,10 +18,9 @@ TOO_MUCH = 1.0e9  # bytes of one process, from which on compiled code is forgott
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# One folder for all workers, and the processes that tests start. With a size JAX locks it; without, it does not.
+# One folder for all workers. JAX's limit on its size would lock it, but then every write reads the whole folder.
 for name, value in {
     "jax_compilation_cache_dir": str(COMPILED),
-    "jax_compilation_cache_max_size": 2_000_000_000,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }.items():

@@ -1,13 +1,17 @@
 """complete, predict and recommend: what they print, what they leave, and what they refuse."""
 
 import csv
+import itertools
 import json
+import re
+import signal
 import sys
 
 import numpy as np
 import pytest
 
 from bilevax import cli, estimators
+from bilevax.estimators.matrix_completion.fit import CompletionFit
 
 
 @pytest.fixture
@@ -82,6 +86,71 @@ def test_nothing_held_out_and_no_matplotlib_are_said(ratings, tmp_path, capsys, 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metrics.json", "path.csv"]
 
 
+def interrupt(monkeypatch, name, calls):
+    """Press Ctrl-C when a fit calls this method of `CompletionFit` for the given times, counted over all fits."""
+    method, count = getattr(CompletionFit, name), itertools.count(1)
+
+    def pressed(self, *arguments, **keywords):
+        if next(count) in calls:
+            signal.raise_signal(signal.SIGINT)
+        return method(self, *arguments, **keywords)
+
+    monkeypatch.setattr(CompletionFit, name, pressed)
+
+
+@pytest.mark.parametrize(("name", "call"), [("observe", 1), ("_fit_effects", 4)])
+def test_an_interrupted_fit_delivers_the_model_it_had(ratings, tmp_path, capsys, monkeypatch, name, call):
+    interrupt(monkeypatch, name, {call})
+    out, model = tmp_path / "out", tmp_path / "model.npz"
+    options = ["--time-column", "timestamp", "--test-fraction", "0.2", "--out", out, "--model", model, "--quiet"]
+    assert run("complete", ratings, *options) == 130
+    printed = capsys.readouterr()
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["status"] == "STOPPED" and metrics["steps"] == (0 if name == "observe" else 4)
+    assert "The fit was interrupted" in printed.out and f"{metrics['errors']['completion']['rmse']:.4f}" in printed.out
+    assert f"The interrupted fit of {metrics['training_ratings']} ratings is saved in {model}" in printed.out
+    assert "A fit of all" not in printed.out and printed.err == ""
+    # The saved model learned from the training ratings only; its ids are theirs and its predictions those reported.
+    estimator, row_ids, col_ids = estimators.load(model)
+    predictions = table(out / "predictions.csv")
+    assert len(row_ids) == len(estimator.row_effects_) < 20 and len(col_ids) == len(estimator.col_effects_) < 15
+    assert len(predictions) == metrics["held_out"]
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\n" + "".join(f"{p['user']},{p['item']}\n" for p in predictions))
+    assert run("predict", model, pairs, "--out", tmp_path / "again.csv") == 0
+    assert [p["prediction"] for p in table(tmp_path / "again.csv")] == [p["prediction"] for p in predictions]
+
+
+def test_an_interrupted_second_fit_is_saved_and_said(ratings, tmp_path, capsys, monkeypatch):
+    starts = []
+    begin = CompletionFit.__init__
+    monkeypatch.setattr(CompletionFit, "__init__", lambda self, *given: (starts.append(1), begin(self, *given))[1])
+    fit_effects = CompletionFit._fit_effects
+
+    def pressed(self, run):
+        if len(starts) == 2:
+            signal.raise_signal(signal.SIGINT)
+        fit_effects(self, run)
+
+    monkeypatch.setattr(CompletionFit, "_fit_effects", pressed)
+    assert run("complete", ratings, "--model", tmp_path / "m", "--quiet") == 130
+    printed = capsys.readouterr().out
+    assert "The fit was interrupted" not in printed
+    assert re.search(r"A fit of all \d+ ratings at radius .*, which was interrupted, is saved in", printed)
+    assert len(estimators.load(tmp_path / "m")[1]) == 20
+
+
+def test_a_time_limit_ends_each_fit(ratings, tmp_path, capsys):
+    out, model = tmp_path / "out", tmp_path / "model.npz"
+    assert run("complete", ratings, "--time-limit", "1e-6", "--out", out, "--model", model, "--quiet") == 0
+    printed = capsys.readouterr().out
+    assert json.loads((out / "metrics.json").read_text())["status"] == "TIME_LIMIT"
+    assert "The fit reached its time limit" in printed and ", which reached its time limit, is saved in" in printed
+    assert len(estimators.load(model)[1]) == 20
+    assert run("complete", ratings, "--time-limit", "1e6", "--quiet") == 0
+    assert "time limit" not in capsys.readouterr().out
+
+
 @pytest.fixture
 def model(ratings, tmp_path, capsys):
     assert run("complete", ratings, "--test-fraction", 0, "--model", tmp_path / "model.npz", "--quiet") == 0
@@ -127,6 +196,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(ratings, model, tmp_path, capsy
         (["complete", ratings, "--test-fraction", "1e-9"], "holds out none; give a larger one"),
         (["complete", ratings, "--radius", "-3"], "--radius must be auto or a positive number, got '-3'"),
         (["complete", ratings, "--seed", "-1"], "--seed must be at least 0"),
+        (["complete", ratings, "--time-limit", "0"], "--time-limit must be a positive number of seconds, got 0"),
+        (["complete", ratings, "--time-limit", "nan"], "--time-limit must be a positive number of seconds, got nan"),
         (["complete", ratings, "--out", bad], "--out"),
         (["complete", ratings, "--model", tmp_path], "--model"),
         (["predict", bad, ratings], "not a model"),

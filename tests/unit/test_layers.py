@@ -1,6 +1,7 @@
 """Imports point downward only, and importing the package has no side effects."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,11 @@ LAYERS = [
     ["solvers"],
     ["drawing"],
     ["runs", "diagnosis"],
-    ["problems", "datasets"],
-    ["ratings"],
+    ["problems", "ratings"],
+    ["datasets"],
     ["estimators"],
     ["experiments"],
-    ["completion_commands", "cli", "__main__"],
+    ["cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -47,12 +48,14 @@ def test_imports_point_downward(path, name):
             assert LEVEL[used] <= LEVEL[name], f"{path.name} imports {used} from a higher layer"
 
 
-def test_importing_changes_no_setting_and_draws_in_no_extra():
+@pytest.mark.parametrize("module", ["bilevax", "bilevax.cli"])
+def test_importing_changes_no_setting_and_draws_in_no_extra(module):
     code = (
-        "import jax, sys; before = jax.config.values.copy(); import bilevax; "
+        f"import jax, sys; before = jax.config.values.copy(); import {module}; "
         "assert jax.config.values == before, 'a JAX setting changed'; "
         "extras = {'matplotlib', 'pandas', 'cvxpy', 'pooch', 'numba', 'sklearn', 'pyarrow'}; "
-        "assert not extras & set(sys.modules), 'an extra was imported'"
+        "heavy = {'bilevax.estimators', 'bilevax.experiments'}; "
+        "assert not (extras | heavy) & set(sys.modules), 'an extra was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -60,3 +63,20 @@ def test_importing_changes_no_setting_and_draws_in_no_extra():
 @pytest.mark.parametrize("path", sorted((PACKAGE / "solvers").glob("*.py")), ids=lambda path: path.name)
 def test_a_solver_is_about_a_page(path):
     assert len(path.read_text().splitlines()) <= 130
+
+
+def test_csv_is_written_in_one_place():
+    writers = {path.name for path in PACKAGE.rglob("*.py") if re.search(r"csv\.(Dict)?[wW]riter", path.read_text())}
+    assert writers == {"files.py"}
+
+
+def test_a_command_has_one_function_for_its_options_and_one_for_its_work():
+    from bilevax import cli
+
+    for command in cli.COMMANDS:
+        public = [
+            name
+            for name, value in vars(command).items()
+            if callable(value) and value.__module__ == command.__name__ and not name.startswith("_")
+        ]
+        assert sorted(public) == ["add", "run"], command.__name__

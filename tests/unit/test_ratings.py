@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bilevax.datasets.ratings import Ratings
-from bilevax.ratings import read_pairs, read_ratings, read_titles, split, split_by_time
+from bilevax import datasets
+from bilevax.ratings import Ratings, read_pairs, read_ratings, read_titles, split, split_by_time
 
 # User, item, rating, time; the same in every layout below.
 LINES = [("7", "b", "4", "30"), ("7", "a", "2.5", "10"), ("12", "b", "1", "20")]
@@ -208,6 +208,10 @@ def test_pairs_and_titles_are_read_as_written(file):
     dat = '1::Toy Story (1995)::Animation|Comedy\n2::Caf\xe9, the "Film" (1996)::Drama\n'.encode("latin-1")
     assert read_titles(file(dat)) == {"1": "Toy Story (1995)", "2": 'Café, the "Film" (1996)'}
     assert read_titles(file('year,title,movieId\n1995,"Heat, the",6\n')) == {"6": "Heat, the"}
+
+
+def test_data_sets_and_files_give_the_same_class():
+    assert datasets.Ratings is Ratings
 
 
 def test_the_latest_or_a_random_share_is_held_out():

@@ -19,8 +19,8 @@ from bilevax.datasets.load import (
     nlsy79_labor_income,
 )
 from bilevax.datasets.npz import Newsgroups
-from bilevax.datasets.ratings import Ratings
 from bilevax.datasets.registry import DataFile, Entry, describe
+from bilevax.ratings.table import Ratings
 
 __all__ = [
     "REGRESSION",

@@ -24,7 +24,7 @@ def data_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """The folder for downloads: BILEVAX_CACHE, or `bilevax` in the cache of the platform."""
+    """The folder for downloads and compiled code: BILEVAX_CACHE, or `bilevax` in the cache of the platform."""
     value = os.environ.get(CACHE)
     folder = Path(value).expanduser() if value else _platform_cache() / "bilevax"
     if folder.exists() and not folder.is_dir():

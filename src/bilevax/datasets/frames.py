@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bilevax.datasets.text import unpacked
+from bilevax.files import unpacked
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from bilevax.datasets.text import checked, unpacked
+from bilevax.datasets.text import match_lines
+from bilevax.files import unpacked
 
 NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 LINE = NUMBER + rb"(?:[ \t]+\d{1,9}:" + NUMBER + rb")*[ \t]*"
@@ -30,7 +31,7 @@ class SparseTable(NamedTuple):
 
 
 def _parse(path: Path, text: bytes, features: int) -> SparseTable:
-    data = checked(path, text, LINE, "a target and index:value pairs")
+    data = match_lines(path, text, LINE, "a target and index:value pairs")
     characters = np.frombuffer(data, np.uint8)
     colons, ends = (np.flatnonzero(characters == ord(sign)) for sign in ":\n")
     indptr = np.concatenate([[0], np.searchsorted(colons, ends)])

@@ -10,7 +10,7 @@ from bilevax.datasets.fetching import load
 from bilevax.datasets.frames import Frame
 from bilevax.datasets.libsvm import SparseTable, Table
 from bilevax.datasets.npz import Newsgroups
-from bilevax.datasets.ratings import Ratings
+from bilevax.ratings.table import Ratings
 
 REGRESSION = ("bodyfat", "housing", "mg", "mpg", "space_ga")
 

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from bilevax.datasets.text import checked, unpacked
-
-
-class Ratings(NamedTuple):
-    """Ratings in the order of the file.
-
-    `rows` and `cols` count users and items from zero without gaps; `row_ids` and `col_ids` are the publisher's names.
-    """
-
-    rows: np.ndarray
-    cols: np.ndarray
-    values: np.ndarray
-    times: np.ndarray | None
-    row_ids: np.ndarray
-    col_ids: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Users and items."""
-        return len(self.row_ids), len(self.col_ids)
-
-    def subset(self, keep: np.ndarray) -> Ratings:
-        """The ratings where `keep` holds, with users and items numbered anew."""
-        users, rows = np.unique(self.rows[keep], return_inverse=True)
-        items, cols = np.unique(self.cols[keep], return_inverse=True)
-        times = None if self.times is None else self.times[keep]
-        return Ratings(rows, cols, self.values[keep], times, self.row_ids[users], self.col_ids[items])
+from bilevax.datasets.text import match_lines
+from bilevax.files import unpacked
+from bilevax.ratings.table import Ratings
 
 
 def read_movielens(path: Path, separator: bytes) -> Ratings:
     """Lines of user, item, rating and time, all integers."""
     expected = f"user, item, rating and time separated by {separator.decode()!r}"
-    data = checked(path, unpacked(path), separator.join([rb"\d{1,18}"] * 4), expected)
+    data = match_lines(path, unpacked(path), separator.join([rb"\d{1,18}"] * 4), expected)
     users, items, values, times = np.fromstring(data.replace(separator, b" "), np.int64, sep=" ").reshape(-1, 4).T
     row_ids, rows = np.unique(users, return_inverse=True)
     col_ids, cols = np.unique(items, return_inverse=True)
@@ -50,7 +25,7 @@ def read_movielens(path: Path, separator: bytes) -> Ratings:
 def read_book_crossing(path: Path) -> Ratings:
     r"""Quoted fields `"user";"book";"rating"` in latin-1 under a header; a few books are named `\"...\"`."""
     line = rb'"\d+";"[^"\\\r\n]*(?:\\[^\r\n][^"\\\r\n]*)*";"\d{1,2}"'
-    data = checked(path, unpacked(path), line, 'a line "user";"book";"rating"', skip=1)
+    data = match_lines(path, unpacked(path), line, 'a line "user";"book";"rating"', skip=1)
     # One flat list: a small list for each of a million lines would take most of the time.
     fields = data.decode("latin-1").replace("\r", "").replace('"\n"', '";"')[1:-2].split('";"')
     row_ids, rows = _numbered(fields[::3])

@@ -1,28 +1,12 @@
-"""Text files, packed or not, whose lines are checked before they are parsed."""
+"""Text whose lines are checked before they are parsed."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import re
-import zlib
 from pathlib import Path
 
 
-def unpacked(path: Path) -> bytes:
-    """The bytes of a file, decompressed if it is gzip or bzip2 whatever its name."""
-    data = path.read_bytes()
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            return gzip.decompress(data)
-        if data.startswith(b"BZh"):
-            return bz2.decompress(data)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path}: the compressed data are damaged or cut short ({error})") from error
-    return data
-
-
-def checked(path: Path, data: bytes, line: bytes, expected: str, *, skip: int = 0) -> bytes:
+def match_lines(path: Path, data: bytes, line: bytes, expected: str, *, skip: int = 0) -> bytes:
     """The data after `skip` lines, without trailing blanks; the first line that does not match is named.
 
     Once every line matches, a parser may run over the whole file at the speed of C.

@@ -7,18 +7,16 @@ OUT/reproduction.md       the page
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bilevax import datasets
 from bilevax.drawing import figures
 from bilevax.experiments import page
-from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, Table, load
-from bilevax.files import write_atomic
+from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, load
+from bilevax.files import write_atomic, write_csv
 
 
 def reproduce(
@@ -48,7 +46,9 @@ def reproduce(
             for kind in ("png", "svg"):
                 figures.save(drawn, folder / "figures" / f"{picture.name}.{kind}")
         for table in report.tables if report else []:
-            _write_csv(folder / "tables" / f"{table.name}.csv", table)
+            names = list(table.rows[0])
+            rows = ([row.get(name, "") for name in names] for row in table.rows)
+            write_csv(folder / "tables" / f"{table.name}.csv", names, rows)
     text = page.write(sections)
     write_atomic(folder / page.NAME, lambda stream: stream.write(text))
     return text, [f"{name}: {words}" for name, words in missing.items()]
@@ -101,12 +101,3 @@ def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool
         run = load(root, job)
         assert run is not None, f"{job.path} was saved but cannot be found"
         found[job.path] = run
-
-
-def _write_csv(path: Path, table: Table) -> None:
-    def write(stream: Any) -> None:
-        writer = csv.DictWriter(stream, list(table.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table.rows)
-
-    write_atomic(path, write)

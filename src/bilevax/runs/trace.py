@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.files import write_atomic
+from bilevax.files import write_atomic, write_csv
 
 Row = dict[str, float | int]
 
@@ -70,13 +70,7 @@ class Trace:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write comma-separated values, with numbers that read back exactly."""
-
-        def write(stream: Any) -> None:
-            writer = csv.DictWriter(stream, self.columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({name: repr(value) for name, value in row.items()} for row in self._rows)
-
-        return write_atomic(path, write)
+        return write_csv(path, self.columns, ([repr(value) for value in row.values()] for row in self._rows))
 
     def to_json(self, path: str | Path) -> Path:
         """Write one JSON object of columns; NaN and infinities become null."""
@@ -101,5 +95,5 @@ class Trace:
             except ValueError:
                 return float(text)
 
-        with open(path, newline="") as stream:
+        with open(path, newline="", encoding="utf-8") as stream:
             return cls([{name: value(text) for name, text in row.items()} for row in csv.DictReader(stream)])

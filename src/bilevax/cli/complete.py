@@ -1,0 +1,133 @@
+"""`bilevax complete`: read ratings, hold some out, fit, report, write, save."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevax.cli.checks import check_at_least, check_file, check_folder, check_given
+from bilevax.cli.columns import add_columns
+from bilevax.cli.completion_report import compute_metrics, report, summary, write_results
+from bilevax.cli.completion_trial import Trial, run_trial
+from bilevax.ratings import Ratings, read_ratings, split, split_by_time
+
+INTERRUPTED = 130
+
+
+def add(subparsers: Any) -> None:
+    """Declare the command and its options."""
+    parser = subparsers.add_parser("complete", help="learn to predict the ratings that a file does not have")
+    parser.set_defaults(run=run)
+    parser.add_argument("ratings", type=Path, metavar="RATINGS", help="text, Parquet or NPZ; text may be gzipped")
+    add_columns(parser, "user", "item", "rating")
+    parser.add_argument("--time-column", metavar="COL", help="times of the ratings; the latest are held out")
+    parser.add_argument(
+        "--test-fraction", type=float, default=0.1, metavar="F", help="share held out, 0 for none (default: 0.1)"
+    )
+    parser.add_argument("--radius", default="auto", help="of the ball of low-rank matrices, or auto (default: auto)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the method (default: 0)")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="end each fit after this time (default: no limit)"
+    )
+    parser.add_argument("--zeros", choices=["keep", "drop"], help="whether a rating of zero is a rating")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for metrics, path and predictions")
+    parser.add_argument("--model", type=Path, metavar="FILE", help="fit again on all ratings and save the model")
+    parser.add_argument("--quiet", action="store_true", help="no progress lines")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, hold out, fit, report, write and save; an interrupted fit still delivers, with exit code 130."""
+    _check(options)
+    estimator = _estimator(_radius(options.radius), options)
+    ratings, notes = read_ratings(
+        options.ratings,
+        user=options.user,
+        item=options.item,
+        rating=options.rating,
+        time=options.time_column,
+        zeros=options.zeros,
+    )
+    print(summary(options.ratings, ratings, notes), flush=True)
+    trial = run_trial(estimator, ratings, _held_out(ratings, options))
+    metrics = compute_metrics(ratings, trial, options)
+    print(f"\n{report(metrics)}", flush=True)
+    if options.out is not None:
+        write_results(options.out, ratings, trial, metrics)
+    saved = trial.estimator if options.model is None else _save_model(options, ratings, trial)
+    return INTERRUPTED if "STOPPED" in (trial.estimator.status_, saved.status_) else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse wrong options before anything is read or written."""
+    check_at_least(options, seed=0)
+    if not 0 <= options.test_fraction <= 0.9:
+        raise ValueError(f"--test-fraction must be from 0 to 0.9, got {options.test_fraction:g}.")
+    if options.time_limit is not None and not 0 < options.time_limit < math.inf:
+        raise ValueError(f"--time-limit must be a positive number of seconds, got {options.time_limit:g}.")
+    _radius(options.radius)
+    check_given(options.ratings)
+    if options.out is not None:
+        check_folder(options.out)
+    if options.model is not None:
+        check_file(options.model, "--model")
+
+
+def _radius(text: str) -> float | str:
+    """The option --radius: auto, or a positive number."""
+    if text == "auto":
+        return text
+    try:
+        radius = float(text)
+    except ValueError:
+        radius = math.nan
+    if not 0 < radius < math.inf:
+        raise ValueError(f"--radius must be auto or a positive number, got {text!r}.")
+    return radius
+
+
+def _estimator(radius: float | str, options: argparse.Namespace) -> Any:
+    from bilevax.estimators import MatrixCompletion
+
+    verbose = 0 if options.quiet else 1
+    return MatrixCompletion(radius, time_limit=options.time_limit, random_state=options.seed, verbose=verbose)
+
+
+def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:
+    """True for the ratings that the fit must not see: a random share, or the latest."""
+    fraction = options.test_fraction
+    if options.time_column is None:
+        held_out = split(ratings, fraction, options.seed)
+    else:
+        held_out = split_by_time(ratings, fraction)
+    count = int(held_out.sum())
+    if fraction > 0 and count == 0:
+        raise ValueError(f"--test-fraction {fraction:g} of {len(held_out)} ratings holds out none; give a larger one.")
+    if len(held_out) - count < 2:
+        raise ValueError(f"--test-fraction {fraction:g} leaves {len(held_out) - count} ratings to learn from.")
+    return held_out
+
+
+def _save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> Any:
+    """Fit all ratings at the radius of the trial and save that fit, which is returned.
+
+    If nothing was held out, the trial is that fit. If the user interrupted the trial, its model is saved as it is.
+    """
+    estimator, learned_from, words = trial.estimator, trial.train, "The fit"
+    if trial.interrupted:
+        words = f"The interrupted fit of {len(learned_from.values)} ratings"
+    elif trial.held_out.any():
+        radius = float(trial.estimator.radius_)
+        estimator = _estimator(radius, options).set_params(similarity=float(trial.estimator.similarity_))
+        learned_from = ratings
+        estimator.fit((ratings.rows, ratings.cols, ratings.values))
+        words = f"A fit of all {len(ratings.values)} ratings at radius {radius:.4g}"
+        words += {"STOPPED": ", which was interrupted,", "TIME_LIMIT": ", which reached its time limit,"}.get(
+            estimator.status_, ""
+        )
+    estimator.save(options.model, row_ids=learned_from.row_ids, col_ids=learned_from.col_ids)
+    print(f"{words} is saved in {options.model}.")
+    return estimator
