@@ -1,6 +1,7 @@
 """Imports point downward only, and importing the package has no side effects."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 # Lowest first. A module may import its own layer (never in a circle, or Python itself would complain) and those below.
 LAYERS = [
-    ["trees", "linalg", "files"],
+    ["trees", "linalg", "files", "lazy"],
     ["sets", "schedules", "sampling", "problem"],
     ["hypergradient", "theory", "estimation"],
     ["solvers"],
@@ -58,6 +59,19 @@ def test_importing_changes_no_setting_and_draws_in_no_extra(module):
         "assert not (extras | heavy) & set(sys.modules), 'an extra was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("place", ["", "sets", "solvers"])
+def test_the_stub_lists_what_the_package_exports(place):
+    """The stub is read at run time, and each line of it must hold."""
+    package = importlib.import_module(".".join(filter(None, ["bilevax", place])))
+    stub = ast.parse((PACKAGE / place / "__init__.pyi").read_text())
+    lines = [
+        (node.module, alias.name) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(name for _, name in lines) == package.__all__
+    for home, name in lines:
+        assert getattr(package, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "solvers").glob("*.py")), ids=lambda path: path.name)
