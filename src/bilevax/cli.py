@@ -101,9 +101,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from bilevax.experiments import catalogue
-    from bilevax.experiments.jobs import VARIANTS, Options
-    from bilevax.experiments.reproduce import reproduce
+    from bilevax.experiments.paper import catalogue
+    from bilevax.experiments.paper.jobs import VARIANTS, Options
+    from bilevax.experiments.paper.reproduce import reproduce
 
     experiments = catalogue.named(options.name)
     options.out = options.out or Path("reproduction-quick" if options.quick else "reproduction")
@@ -124,7 +124,9 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _methods(options: argparse.Namespace) -> int:
-    from bilevax.experiments import methods, methods_page, table1
+    from bilevax.experiments.methods import measure as methods
+    from bilevax.experiments.methods import page as methods_page
+    from bilevax.experiments.methods import table1
     from bilevax.files import write_atomic
 
     names = table1.chosen(options.only)

@@ -10,8 +10,8 @@ import pytest
 
 import bilevax as bx
 from bilevax import cli
-from bilevax.experiments import adjoint, catalogue, completion, drawing, jobs, multitask, reproduce, toy
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Options, Runs
+from bilevax.experiments.paper import adjoint, catalogue, completion, curves, jobs, multitask, reproduce, toy
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Options, Runs
 from bilevax.runs import run_directory
 
 SMALL = Options(quick=True, repeats=1, methods=("IBCG",))
@@ -213,7 +213,7 @@ def test_the_toy_as_printed(tmp_path):
 def test_bands_follow_the_shortest_repeat():
     rows = [{"step": k, "gap": float(v)} for k, v in enumerate([3, 2, 1])]
     traces = [bx.Trace(rows), bx.Trace([{**row, "gap": row["gap"] + 2} for row in rows[:2]])]
-    band = drawing.band(Runs([jobs.Run({}, trace) for trace in traces]), "gap", "step")
+    band = curves.band(Runs([jobs.Run({}, trace) for trace in traces]), "gap", "step")
     np.testing.assert_array_equal(band.middle, [4, 3])
     np.testing.assert_array_equal(band.low, [3, 2])
     np.testing.assert_array_equal(band.high, [5, 4])

@@ -16,8 +16,8 @@ from typing import Any
 
 from bilevax import datasets
 from bilevax.drawing import figures
-from bilevax.experiments import page
-from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, Table, load
+from bilevax.experiments.paper import page
+from bilevax.experiments.paper.jobs import Experiment, Job, Options, Run, Runs, Table, load
 from bilevax.files import write_atomic
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Scalar
 
 from bilevax import datasets
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Job, Options, Outcome
 from bilevax.problem import BilevelProblem
 from bilevax.problems import MultiTask, Task, multi_task, multitask
 from bilevax.runs.solve import solve

@@ -7,8 +7,18 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from bilevax.drawing.tables import markdown
-from bilevax.experiments.methods import KAPPA, LIMITS, RATIO, REPEATS, SECONDS, SIZE, SLOPE, Measured, measured_rows
-from bilevax.experiments.table1 import METHODS, printed_rows, static_rows
+from bilevax.experiments.methods.measure import (
+    KAPPA,
+    LIMITS,
+    RATIO,
+    REPEATS,
+    SECONDS,
+    SIZE,
+    SLOPE,
+    Measured,
+    measured_rows,
+)
+from bilevax.experiments.methods.table1 import METHODS, printed_rows, static_rows
 from bilevax.runs import run_directory
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Scalar
 
 from bilevax.estimation import estimate_constants
-from bilevax.experiments.table1 import METHODS, MOVES
+from bilevax.experiments.methods.table1 import METHODS, MOVES
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
 from bilevax.runs.result import Result

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.drawing import figures
-from bilevax.experiments.jobs import Runs
+from bilevax.experiments.paper.jobs import Runs
 
 
 class Band(NamedTuple):
@@ -37,7 +37,7 @@ def draw_band(axis: Any, runs: Runs, column: str, against: str, name: str, index
         axis.fill_between(found.at, found.low, found.high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def curves(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", title: str | None = None) -> Any:
+def draw_panels(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", title: str | None = None) -> Any:
     """One panel per (column, against), one curve per value of `by`."""
     figure, axes = figures.new_figure(len(panels))
     for axis, (column, against) in zip(axes, panels, strict=True):
