@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from theory_runs import measure
 
 import bilevax as bx
 from bilevax import theory
-from bilevax.experiments.theory import measure
 from bilevax.problems import known_nonconvex, known_quadratic, known_robust_lower, known_robust_upper
 
 HORIZONS = [10**2, 10**3, 10**4, 10**5]
