@@ -94,7 +94,7 @@ def _pair(runs: Runs, variant: str, rival: str) -> tuple[Runs, Runs]:
 
 def _at_common(a: Runs, b: Runs, column: str, against: str) -> tuple[float, float]:
     """Both medians at the last value of `against` that both reached."""
-    one, other = curves.band(a, column, against), drawing.band(b, column, against)
+    one, other = curves.band(a, column, against), curves.band(b, column, against)
     end = min(one.at[-1], other.at[-1])
     return tuple(float(x.middle[np.flatnonzero(x.at <= end)[-1]]) for x in (one, other))  # type: ignore[return-value]
 
