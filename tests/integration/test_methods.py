@@ -84,7 +84,7 @@ def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
     assert ["ABA", "projection", "2"] in code
 
 
-def test_two_methods_get_there_on_a_small_problem(capsys):
+def test_two_methods_converge_on_a_small_problem(capsys):
     assert cli.main(["methods", "--only", "IBCG, SOBA,IBCG", "--size", str(SIZE)]) == 0
     printed = capsys.readouterr()
     paper, code = tables(printed.out)
@@ -94,11 +94,11 @@ def test_two_methods_get_there_on_a_small_problem(capsys):
         ["SOBA", "projection", "1", "2", "1", "1", "1"],
         ["SOBA", "lmo", "1", "2", "1", "1", "1"],
     ]
-    assert column(code, "there") == ["yes"] * 3
+    assert column(code, "converged") == ["yes"] * 3
     for steps, calls in zip(column(code, "steps"), column(code, "calls"), strict=True):
         assert 1 < int(steps) < 2000 and int(calls) >= 5 * int(steps)
     lines = printed.err.splitlines()
-    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): there after")
+    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): converged after")
 
 
 def test_a_method_is_judged_by_the_true_gap(monkeypatch):
@@ -115,7 +115,7 @@ def test_a_method_is_judged_by_the_true_gap(monkeypatch):
         x = bx.solve(problem, solver, common.x, common.y, steps=steps).x
         return float(bx.audit(problem, x, common.y).gap / bx.audit(problem, common.x, common.y).gap)
 
-    assert measured.reached and measured.moves == "projection" and measured.left <= measure.RATIO
+    assert measured.converged and measured.moves == "projection" and measured.left <= measure.RATIO
     assert ratio(measured.steps) == pytest.approx(measured.left, rel=1e-6)
     assert ratio(measured.steps - max(1, measured.steps // 20)) > measure.RATIO
 
@@ -135,7 +135,7 @@ def test_a_method_that_is_late_says_what_is_left(monkeypatch, capsys):
     printed = capsys.readouterr()
     row = tables(printed.out)[1][2]
     assert re.fullmatch(r"no, [0-9.e-]+ left", row[-1]) and "200" in row and not printed.err
-    assert "left at best: IBCG (lmo) " in printed.out
+    assert "gap reached: IBCG (lmo) " in printed.out
 
 
 def test_a_page_is_written(tmp_path, capsys):

@@ -12,7 +12,7 @@ from bilevax.theory.setting import Setting
 
 
 def convex_step(K: int) -> float:
-    """Corollary 4.3: gamma = log(K)/K, for Lipschitz and for bounded grad_y f alike."""
+    """Corollary 4.3: gamma = log(K)/K, both for Lipschitz and for bounded grad_y f."""
     return float(np.clip(np.log(K) / K, 1 / K, 1.0))
 
 

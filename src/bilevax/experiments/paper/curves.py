@@ -31,10 +31,10 @@ def band(runs: Runs, column: str, against: str) -> Band:
 
 def draw_band(axis: Any, runs: Runs, column: str, against: str, name: str, index: int) -> None:
     """One method's curve and the spread of its repeats."""
-    found = band(runs, column, against)
-    line = figures.draw_line(axis, found.at, found.middle, index, name)
-    if len(runs) > 1 and not np.array_equal(found.low, found.high):
-        axis.fill_between(found.at, found.low, found.high, color=line.get_color(), alpha=0.15, linewidth=0)
+    drawn = band(runs, column, against)
+    line = figures.draw_line(axis, drawn.at, drawn.middle, index, name)
+    if len(runs) > 1 and not np.array_equal(drawn.low, drawn.high):
+        axis.fill_between(drawn.at, drawn.low, drawn.high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
 def draw_panels(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", title: str | None = None) -> Any:
