@@ -25,7 +25,7 @@ _POINTS = 4
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: its verdict, what was found, and what to do about it."""
+    """One check: its verdict, what it measured, and what to do about it."""
 
     check: str
     verdict: str
@@ -132,7 +132,7 @@ def diagnose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None, *, k
 
 
 def _set(problem: BilevelProblem, x: PyTree, key: Array) -> Finding:
-    """The oracle answers in kind, inside the set, and no worse than what other directions found."""
+    """The oracle answers in kind, inside the set, and no worse than the answers to other directions."""
     name = "set"
     try:
         checks.check_lmo(problem, x, "an lmo method")
@@ -179,7 +179,7 @@ def _smoothness(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], ke
     if problem.structure.host:
         return Finding("smoothness", WARNING, "not checked: the lower structure runs on the host")
     dtype = trees.dtype(points[0][1])
-    rounds = 3 if dtype == np.float32 else 6  # each looks sixteen times closer
+    rounds = 3 if dtype == np.float32 else 6  # each cuts the interval into sixteen parts and keeps one
     for i, (x, y) in enumerate(points):
         d = trees.random_like(y, jax.random.fold_in(key, 100 + i))
         reach = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
@@ -305,7 +305,7 @@ def _hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) ->
 
 
 def _coupling(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> Finding:
-    """Whether the two levels see each other at all."""
+    """Whether the two levels depend on each other at all."""
     v = trees.random_like(points[0][1], key)
     if all(float(trees.norm(problem.lower_cross(x, y, v))) == 0 for x, y in points):
         return Finding(

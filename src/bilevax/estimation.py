@@ -1,7 +1,7 @@
 """The constants of a problem, measured where no formula gives them.
 
 The spectrum of the lower Hessian comes from Lanczos on Hessian products; Lipschitz constants are the largest ratios
-seen between sampled points and hence lower bounds.
+between sampled points and hence lower bounds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _towards(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, share: f
 
 
 def _farthest(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
-    """A random extreme point, where curvature often peaks; halfway to it if the lower level is not defined there."""
+    """A random extreme point, where curvature often peaks; halfway to it if the lower level is not defined at it."""
     problem = _traceable(problem)
     corner, middle = (_towards(problem, x, y, key, share) for share in (1.0, 0.5))
     defined = trees.all_finite(corner) & trees.all_finite(problem.lower_grad(*corner))
@@ -73,10 +73,10 @@ def _farthest(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tupl
 
 def estimate_constants(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
     """mu_g and L_g from at most three hundred Hessian products, at the start and at an extreme point of the set."""
-    here, there = jax.random.split(key)
-    first = lower_spectrum(problem, x, y, here, PRODUCTS)
-    second = lower_spectrum(problem, *_farthest(problem, x, y, there), there, PRODUCTS_ELSEWHERE)
-    # Where the lower level breaks down there, as with the inverse of a singular matrix, the start decides.
+    first_key, second_key = jax.random.split(key)
+    first = lower_spectrum(problem, x, y, first_key, PRODUCTS)
+    second = lower_spectrum(problem, *_farthest(problem, x, y, second_key), second_key, PRODUCTS_ELSEWHERE)
+    # Where the lower level breaks down at that point, as with the inverse of a singular matrix, the start decides.
     sound = second.high < first.high / jnp.sqrt(jnp.finfo(trees.dtype(y)).eps)
     low = jnp.where(sound, jnp.minimum(first.low, second.low), first.low)
     high = jnp.where(sound, jnp.maximum(first.high, second.high), first.high)
@@ -110,29 +110,29 @@ def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Arra
     # One loop, the first turn of which is at x itself, so that the hypergradient is compiled once.
     def turn(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         base, v, along, last = carry
-        there = exact_hypergradient(problem, trees.axpy(jnp.where(i > 0, length, 0), v, x), base[1], base[2])
-        base = choose(i == 0, (there.gradient, there.y, there.v), base)
-        change = trees.scale(1 / length, trees.sub(there.gradient, base[0]))
-        found = trees.norm(change)
-        return base, choose(i == 0, v, unit(change)), jnp.where(i == 1, found, along), found
+        moved = exact_hypergradient(problem, trees.axpy(jnp.where(i > 0, length, 0), v, x), base[1], base[2])
+        base = choose(i == 0, (moved.gradient, moved.y, moved.v), base)
+        change = trees.scale(1 / length, trees.sub(moved.gradient, base[0]))
+        curvature = trees.norm(change)
+        return base, choose(i == 0, v, unit(change)), jnp.where(i == 1, curvature, along), curvature
 
     none = jnp.zeros((), trees.dtype(x))
     start = ((trees.zeros_like(x), y, trees.zeros_like(y)), unit(chord), none, none)
     (gradient, _, _), _, along, last = jax.lax.fori_loop(0, 10, turn, start)
     # The last chord may leave the set, where the problem need not be defined.
-    found = jnp.where(jnp.isfinite(last), jnp.maximum(along, last), along)
-    found = jnp.maximum(found, 1e-3 * trees.norm(gradient) / reach)
-    return jnp.where(found > 0, found, 1)
+    smoothness = jnp.where(jnp.isfinite(last), jnp.maximum(along, last), along)
+    smoothness = jnp.maximum(smoothness, 1e-3 * trees.norm(gradient) / reach)
+    return jnp.where(smoothness > 0, smoothness, 1)
 
 
 def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, count: int) -> list[tuple[PyTree, PyTree]]:
     """The start and `count - 1` other points: x on random chords of the set, y around y*(x)."""
     points = [(x, y)]
     for i in range(1, count):
-        there = jax.random.fold_in(key, i)
-        x_i, y_i = elsewhere(problem, points[-1][0], points[-1][1], there)
+        own_key = jax.random.fold_in(key, i)
+        x_i, y_i = elsewhere(problem, points[-1][0], points[-1][1], own_key)
         points.append(
-            (x_i, trees.axpy(0.1 * trees.norm(y_i) / trees.size(y_i) ** 0.5, trees.random_like(y_i, there), y_i))
+            (x_i, trees.axpy(0.1 * trees.norm(y_i) / trees.size(y_i) ** 0.5, trees.random_like(y_i, own_key), y_i))
         )
     return points
 
@@ -165,24 +165,24 @@ def _ratios(
 
     along_x, along_y = trees.norm(trees.sub(x_b, x)), trees.norm(trees.sub(y_b, y))
     base, moved_x, moved_y = problem.upper_grads(x, y), problem.upper_grads(x_b, y), problem.upper_grads(x, y_b)
-    here, there = problem.linearize_lower(x, y), problem.linearize_lower(x_b, y_b)
+    at_a, at_b = problem.linearize_lower(x, y), problem.linearize_lower(x_b, y_b)
     both = jnp.sqrt(along_x**2 + along_y**2)
     return {
         "L_xx_f": ratio(trees.sub(moved_x[0], base[0]), along_x),
         "L_yx_f": ratio(trees.sub(moved_x[1], base[1]), along_x),
         "L_xy_f": ratio(trees.sub(moved_y[0], base[0]), along_y),
         "L_yy_f": ratio(trees.sub(moved_y[1], base[1]), along_y),
-        "L_yy_g": ratio(trees.sub(there.hvp(v), here.hvp(v)), both),
-        "L_yx_g": ratio(trees.sub(there.cross(v), here.cross(v)), both),
+        "L_yy_g": ratio(trees.sub(at_b.hvp(v), at_a.hvp(v)), both),
+        "L_yx_g": ratio(trees.sub(at_b.cross(v), at_a.cross(v)), both),
     }
 
 
 def sampled_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> dict[str, float]:
-    """The largest ratio seen for each Lipschitz constant of Assumptions 2.1 and 2.2; true constants are no smaller."""
+    """The largest ratio between the points for each Lipschitz constant of the assumptions; true ones are no smaller."""
     problem = _traceable(problem)
-    found: dict[str, float] = {"C_yx_g": 0.0}
+    largest: dict[str, float] = {"C_yx_g": 0.0}
     for i, point in enumerate(points):
-        found["C_yx_g"] = max(found["C_yx_g"], float(_cross_norm(problem, *point, jax.random.fold_in(key, i))))
+        largest["C_yx_g"] = max(largest["C_yx_g"], float(_cross_norm(problem, *point, jax.random.fold_in(key, i))))
         ratios = _ratios(problem, point, points[i - 1], jax.random.fold_in(key, i))
-        found.update({name: max(found.get(name, 0.0), float(value)) for name, value in ratios.items()})
-    return found
+        largest.update({name: max(largest.get(name, 0.0), float(value)) for name, value in ratios.items()})
+    return largest

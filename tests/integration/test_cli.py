@@ -9,8 +9,8 @@ import pytest
 import bilevax as bx
 from bilevax import cli
 from bilevax.drawing.tables import markdown
-from bilevax.experiments import toy
-from bilevax.experiments.jobs import Options
+from bilevax.experiments.paper import toy
+from bilevax.experiments.paper.jobs import Options
 
 
 def test_demo_draws_tables_pictures_and_runs(tmp_path, capsys):

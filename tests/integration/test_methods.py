@@ -11,7 +11,7 @@ import zoo
 
 import bilevax as bx
 from bilevax import cli
-from bilevax.experiments import methods, methods_page, table1
+from bilevax.experiments.methods import measure, page, table1
 
 SIZE = 5
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
@@ -50,7 +50,7 @@ def test_every_exported_solver_has_a_row():
     assert set(table1.METHODS) == zoo.exported("solver")
     for name, method in table1.METHODS.items():
         assert method.solver is getattr(bx, name)
-        assert methods_page.about(name).count("Reference: ") == 1
+        assert page.about(name).count("Reference: ") == 1
 
 
 def test_table_1_is_the_papers():
@@ -75,7 +75,7 @@ def test_the_committed_page_has_every_exported_solver():
 
 
 def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
-    monkeypatch.setattr(methods, "solve", None)
+    monkeypatch.setattr(measure, "solve", None)
     assert cli.main(["methods", "--no-measure"]) == 0
     printed = capsys.readouterr()
     paper, code = tables(printed.out)
@@ -84,7 +84,7 @@ def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
     assert ["ABA", "projection", "2"] in code
 
 
-def test_two_methods_get_there_on_a_small_problem(capsys):
+def test_two_methods_converge_on_a_small_problem(capsys):
     assert cli.main(["methods", "--only", "IBCG, SOBA,IBCG", "--size", str(SIZE)]) == 0
     printed = capsys.readouterr()
     paper, code = tables(printed.out)
@@ -94,18 +94,18 @@ def test_two_methods_get_there_on_a_small_problem(capsys):
         ["SOBA", "projection", "1", "2", "1", "1", "1"],
         ["SOBA", "lmo", "1", "2", "1", "1", "1"],
     ]
-    assert column(code, "there") == ["yes"] * 3
+    assert column(code, "converged") == ["yes"] * 3
     for steps, calls in zip(column(code, "steps"), column(code, "calls"), strict=True):
         assert 1 < int(steps) < 2000 and int(calls) >= 5 * int(steps)
     lines = printed.err.splitlines()
-    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): there after")
+    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): converged after")
 
 
 def test_a_method_is_judged_by_the_true_gap(monkeypatch):
     """The steps reported are the first row after which the audited gap is small enough."""
-    monkeypatch.setattr(methods, "REPEATS", 1)
-    common, solver = methods.bench(SIZE), bx.SABA(0.05)
-    found = methods.measure("SABA", "SABA", solver, common)
+    monkeypatch.setattr(measure, "REPEATS", 1)
+    common, solver = measure.bench(SIZE), bx.SABA(0.05)
+    measured = measure.measure("SABA", "SABA", solver, common)
     problem, solver = (
         replace(common.problem, sampler=bx.Blocks(SIZE, SIZE)),
         replace(solver, constants=common.constants),
@@ -115,41 +115,41 @@ def test_a_method_is_judged_by_the_true_gap(monkeypatch):
         x = bx.solve(problem, solver, common.x, common.y, steps=steps).x
         return float(bx.audit(problem, x, common.y).gap / bx.audit(problem, common.x, common.y).gap)
 
-    assert found.reached and found.moves == "projection" and found.left <= methods.RATIO
-    assert ratio(found.steps) == pytest.approx(found.left, rel=1e-6)
-    assert ratio(found.steps - max(1, found.steps // 20)) > methods.RATIO
+    assert measured.converged and measured.moves == "projection" and measured.left <= measure.RATIO
+    assert ratio(measured.steps) == pytest.approx(measured.left, rel=1e-6)
+    assert ratio(measured.steps - max(1, measured.steps // 20)) > measure.RATIO
 
 
 def test_the_closed_form_of_the_gap_is_the_audited_one(key):
-    common = methods.bench(SIZE)
+    common = measure.bench(SIZE)
     x = 0.5 * jax.random.normal(key, (SIZE,)) / SIZE**0.5
     true = bx.audit(common.problem, x, common.y)
-    np.testing.assert_allclose(methods.true_gap(x, common.y, common.problem.data), true.gap, rtol=1e-10)
+    np.testing.assert_allclose(measure.true_gap(x, common.y, common.problem.data), true.gap, rtol=1e-10)
     assert float(true.gap) > 1e-2
 
 
 def test_a_method_that_is_late_says_what_is_left(monkeypatch, capsys):
-    monkeypatch.setattr(methods, "LIMITS", (200,))
-    monkeypatch.setattr(methods, "RATIO", 1e-9)
+    monkeypatch.setattr(measure, "LIMITS", (200,))
+    monkeypatch.setattr(measure, "RATIO", 1e-9)
     assert cli.main(["methods", "--only", "IBCG", "--size", str(SIZE), "--quiet"]) == 0
     printed = capsys.readouterr()
     row = tables(printed.out)[1][2]
     assert re.fullmatch(r"no, [0-9.e-]+ left", row[-1]) and "200" in row and not printed.err
-    assert "left at best: IBCG (lmo) " in printed.out
+    assert "gap reached: IBCG (lmo) " in printed.out
 
 
 def test_a_page_is_written(tmp_path, capsys):
     out = tmp_path / "new" / "methods.md"
     assert cli.main(["methods", "--only", "ABA,TTSA", "--no-measure", "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"Saved in {out}.\n"
-    page = out.read_text()
-    assert page.startswith("# Methods\n") and page.endswith("\n") and not page.endswith("\n\n")
-    assert column(tables(page)[1], "method") == ["ABA", "TTSA"]
-    assert "`ABA`: Accelerated bilevel approximation" in page and "IBCG`: " not in page
+    written = out.read_text()
+    assert written.startswith("# Methods\n") and written.endswith("\n") and not written.endswith("\n\n")
+    assert column(tables(written)[1], "method") == ["ABA", "TTSA"]
+    assert "`ABA`: Accelerated bilevel approximation" in written and "IBCG`: " not in written
 
 
 def test_wrong_input_is_one_line_before_any_work(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(methods, "measure_all", None)
+    monkeypatch.setattr(measure, "measure_all", None)
     file = tmp_path / "file"
     file.write_text("x")
     for arguments, words in (

@@ -49,5 +49,5 @@ def test_paper_map_names_only_files_and_names_that_exist():
     text = (ROOT / "docs" / "paper.md").read_text()
     for test in set(re.findall(r"`((?:unit|integration|property|contract|theory)/\w+\.py)`", text)):
         assert (ROOT / "tests" / test).is_file(), test
-    for source in set(re.findall(r"`((?:problems|experiments)/\w+\.py)`", text)):
+    for source in set(re.findall(r"`((?:problems|experiments)/[\w/]+\.py)`", text)):
         assert (ROOT / "src" / "bilevax" / source).is_file(), source

@@ -10,8 +10,18 @@ import pytest
 
 import bilevax as bx
 from bilevax import cli
-from bilevax.experiments import adjoint, catalogue, completion, drawing, jobs, multitask, reproduce, toy
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Options, Runs
+from bilevax.experiments.paper import (
+    adjoint,
+    catalogue,
+    completion,
+    curves,
+    jobs,
+    multitask,
+    multitask_report,
+    reproduce,
+    toy,
+)
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Options, Runs
 from bilevax.runs import run_directory
 
 SMALL = Options(quick=True, repeats=1, methods=("IBCG",))
@@ -213,10 +223,24 @@ def test_the_toy_as_printed(tmp_path):
 def test_bands_follow_the_shortest_repeat():
     rows = [{"step": k, "gap": float(v)} for k, v in enumerate([3, 2, 1])]
     traces = [bx.Trace(rows), bx.Trace([{**row, "gap": row["gap"] + 2} for row in rows[:2]])]
-    band = drawing.band(Runs([jobs.Run({}, trace) for trace in traces]), "gap", "step")
+    band = curves.band(Runs([jobs.Run({}, trace) for trace in traces]), "gap", "step")
     np.testing.assert_array_equal(band.middle, [4, 3])
     np.testing.assert_array_equal(band.low, [3, 2])
     np.testing.assert_array_equal(band.high, [5, 4])
+
+
+def test_a_claim_of_speed_compares_two_methods_where_both_have_rows():
+    def runs(method, steps, fall):
+        rows = [{"step": k, "lower_grad_norm": fall**k, "upper": 2 * fall**k} for k in steps]
+        config = {"method": method, "variant": PRINTED, "repeat": 0}
+        return jobs.Run(config, bx.Trace(rows))
+
+    both = Runs([runs("IBCG", range(6), 0.5), runs("SBFW", range(4), 0.9)])
+    claim = multitask_report._faster(both, PRINTED, "step", "Title")
+    assert claim.verdict == jobs.HOLDS
+    assert f"{0.5**3:.3g} against {0.9**3:.3g}" in claim.measured  # step 3, the last that both have
+    swapped = Runs([runs("IBCG", range(6), 0.9), runs("SBFW", range(4), 0.5)])
+    assert multitask_report._faster(swapped, PRINTED, "step", "Title").verdict == jobs.FAILS
 
 
 @HAS_DATA

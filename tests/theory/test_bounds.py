@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from theory_runs import lagging_adjoint, measure, misled_start, overshooting
 
 import bilevax as bx
 from bilevax import theory
-from bilevax.experiments.theory import lagging_adjoint, measure, misled_start, overshooting
 from bilevax.problems import known_nonconvex, known_quadratic, known_robust_lower, known_robust_upper
 from bilevax.problems.known import HUBER_THIRD
 

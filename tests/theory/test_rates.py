@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from theory_runs import measure
 
 import bilevax as bx
 from bilevax import theory
-from bilevax.experiments.theory import measure
 from bilevax.problems import known_nonconvex, known_quadratic, known_robust_lower, known_robust_upper
 
 HORIZONS = [10**2, 10**3, 10**4, 10**5]
@@ -18,14 +18,12 @@ CONVEX = {
 }
 
 
-def etas(knowns):
-    return [0.9 * float(known.constants.eta_limit) for known in knowns]
-
-
-def started(knowns, gamma, steps):
+def started(knowns, gamma, steps, share=0.9):
+    """Runs from the middle of the set, with eta at a share of its limit."""
+    etas = [share * float(known.constants.eta_limit) for known in knowns]
     n, m = (like.zeros().size for like in (knowns[0].problem.x_like, knowns[0].problem.y_like))
     x0, y0 = np.full((len(knowns), n), 0.25), np.zeros((len(knowns), m))
-    return measure(knowns, x0, y0, gamma, etas(knowns), steps=steps)
+    return measure(knowns, x0, y0, gamma, etas, steps=steps)
 
 
 def slope(horizontal, vertical):
@@ -74,37 +72,48 @@ def test_corollary_4_3_growth_with_kappa(make, power):
     assert np.all(np.array(errors) / errors[0] <= np.array(KAPPAS) ** power)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 0.1, 0.01])
+def start_of(known):
+    """The errors of y and w and the distance of ell from its optimum with which `started` begins.
+
+    A theorem promises nothing for a run that begins with larger errors than the theorem was given. So the tests below
+    give it these errors, not round numbers: with errors of 1 and 2, below the true 1.65 and 2.21, the promise was void
+    and its check never ran. Each epsilon is below the first value, so that the promise is not true from the start.
+    """
+    (run,) = started([known], 1.0, 1)
+    return float(run.y_error[0]), float(run.w_error[0]), float(run.ell[0] - known.ell_star)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 0.1, 0.01])
 def test_steps_from_theorem_4_2(epsilon):
     known = known_quadratic(bx.Simplex(), 4, 3, jax.random.key(0), kappa=2.0)
-    eta, start = 0.5 * float(known.constants.eta_limit), (1.0, 2.0)
-    K = theory.convex_iterations(known.constants, eta, *start, 3.0, epsilon)
+    eta, (y_error, w_error, first) = 0.5 * float(known.constants.eta_limit), start_of(known)
+    K = theory.convex_iterations(known.constants, eta, y_error, w_error, first, epsilon)
 
     def bound(K):
-        return theory.convex_bound(theory.Setting(known.constants, theory.convex_step(K), eta, *start), K, 3.0)
+        setting = theory.Setting(known.constants, theory.convex_step(K), eta, y_error, w_error)
+        return theory.convex_bound(setting, K, first)
 
     assert K > 10
     assert bound(K) <= epsilon < bound(K // 2)
-    runs = started([known], theory.convex_step(K), K)
-    above = runs[0].ell - known.ell_star
-    if runs[0].y_error[0] <= start[0] and runs[0].w_error[0] <= start[1] and above[0] <= 3.0:
-        assert above[-1] <= epsilon
+    (run,) = started([known], theory.convex_step(K), K, share=0.5)
+    assert run.ell[-1] - known.ell_star <= epsilon < first
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("epsilon", [3.0, 0.5])
+@pytest.mark.parametrize("epsilon", [0.7, 0.3])
 def test_steps_from_theorem_4_4(epsilon, bounded):
     known = known_robust_upper(bx.Simplex(), 4, 3, jax.random.key(0), kappa=2.0)
-    eta = 0.5 * float(known.constants.eta_limit)
-    arguments = (known.constants, eta, 1.0, 2.0, 3.0, epsilon)
-    K = theory.nonconvex_iterations(*arguments, bounded=bounded)
+    eta, (y_error, w_error, first) = 0.5 * float(known.constants.eta_limit), start_of(known)
+    K = theory.nonconvex_iterations(known.constants, eta, y_error, w_error, first, epsilon, bounded=bounded)
 
     def bound(K):
         gamma = theory.nonconvex_step(known.constants, K, bounded=bounded)
-        return theory.nonconvex_bound(theory.Setting(known.constants, gamma, eta, 1.0, 2.0), K, 3.0)
+        return theory.nonconvex_bound(theory.Setting(known.constants, gamma, eta, y_error, w_error), K, first)
 
     assert K > 3
     assert bound(K) <= epsilon < bound(K // 2)
+    (run,) = started([known], theory.nonconvex_step(known.constants, K, bounded=bounded), K, share=0.5)
+    assert np.min(run.gap[:-1]) <= epsilon < run.gap[0]
 
 
 def test_an_accuracy_out_of_reach_is_refused():

@@ -25,17 +25,17 @@ def add(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure the methods, then print the tables or write the page."""
-    from bilevax.experiments import methods, methods_page, table1
+    from bilevax.experiments.methods import measure, page, table1
 
     names = table1.chosen(options.only)
     check_at_least(options, size=2)
     if options.out is not None:
         check_file(options.out)
     progress = not options.quiet
-    measured = None if options.no_measure else methods.measure_all(names, options.size, progress=progress)
+    measured = None if options.no_measure else measure.measure_all(names, options.size, progress=progress)
     if options.out is None:
-        print(methods_page.text(names, measured, options.size))
+        print(page.text(names, measured, options.size))
     else:
-        page = methods_page.page(names, measured, options.size)
-        print(f"Saved in {write_text(options.out, page)}.")
+        text = page.page(names, measured, options.size)
+        print(f"Saved in {write_text(options.out, text)}.")
     return 0

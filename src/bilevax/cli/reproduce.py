@@ -28,9 +28,9 @@ def add(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run what is missing, write figures, tables and the page; the exit code is 1 if data are missing."""
-    from bilevax.experiments import catalogue
-    from bilevax.experiments.jobs import VARIANTS, Options
-    from bilevax.experiments.reproduce import reproduce
+    from bilevax.experiments.paper import catalogue
+    from bilevax.experiments.paper.jobs import VARIANTS, Options
+    from bilevax.experiments.paper.reproduce import reproduce
 
     experiments = catalogue.named(options.name)
     folder = options.out or Path("reproduction-quick" if options.quick else "reproduction")

@@ -7,8 +7,8 @@ from pathlib import Path
 from bilevax import __version__
 from bilevax.drawing import figures
 from bilevax.drawing.tables import markdown
-from bilevax.experiments import completion, completion_report, toy
-from bilevax.experiments.jobs import Options, Run, Runs
+from bilevax.experiments.paper import completion, completion_report, toy
+from bilevax.experiments.paper.jobs import Options, Run, Runs
 from bilevax.files import write_atomic
 from bilevax.runs import run_directory
 

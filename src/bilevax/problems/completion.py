@@ -136,13 +136,13 @@ def _solve_robust(x: Matrix, y: Matrix, data: Data) -> Matrix:
         return 2 * loss + huber + 2 * data["lambda2"] * (v - goal)
 
     def step(carry: _Search) -> _Search:
-        v, found = carry.v, slope(carry.v)
-        low, high = jnp.where(found < 0, v, carry.low), jnp.where(found > 0, v, carry.high)
-        newton = v - found / hessian_diagonal(x, v, data)
-        fits = (newton >= low) & (newton <= high) & (jnp.abs(found) <= 0.5 * carry.slope)
+        v, derivative = carry.v, slope(carry.v)
+        low, high = jnp.where(derivative < 0, v, carry.low), jnp.where(derivative > 0, v, carry.high)
+        newton = v - derivative / hessian_diagonal(x, v, data)
+        fits = (newton >= low) & (newton <= high) & (jnp.abs(derivative) <= 0.5 * carry.slope)
         following = jnp.where(carry.done, v, jnp.where(fits, newton, 0.5 * (low + high)))
         done = carry.done | (fits & (jnp.abs(following - v) <= near)) | (high - low <= rounding)
-        return _Search(following, low, high, jnp.abs(found), done, carry.k + 1)
+        return _Search(following, low, high, jnp.abs(derivative), done, carry.k + 1)
 
     def unfinished(carry: _Search) -> Array:
         return ~jnp.all(carry.done) & (carry.k < 200)
@@ -236,7 +236,7 @@ def setting(M: Any, omega1: Any, radius: float, omega2: Any, lower: LowerLevel) 
         "count1": float(np.sum(omega1)),
     }
     if is_robust:
-        numbers["outlier"] = lower.outlier  # the key alone tells the functions above which loss it is
+        numbers["outlier"] = lower.outlier  # the functions above choose the loss by this key
     upper_mask = jnp.asarray(omega1, dtype)
     data: Data = {
         "M": jnp.asarray(np.where(observed, M, 0.0), dtype),
@@ -298,7 +298,7 @@ class Synthetic(NamedTuple):
     y0: np.ndarray
 
     def normalized_error(self, x: Matrix, *, unobserved: bool = False) -> float:
-        """The paper's error: squared error on Omega, or outside it, over the squared truth there."""
+        """The paper's error: squared error on Omega, or outside it, over the squared truth on the same entries."""
         where = ~self.observed if unobserved else self.observed
         return float(np.sum((np.asarray(x) - self.truth)[where] ** 2) / np.sum(self.truth[where] ** 2))
 

@@ -5,7 +5,7 @@
                        + lambda1 |W|_F^2 + lambda2 Tr(W Omega^-1 W^T)
 
 W is d x T with one column per task. The paper prints the set {Omega >= 0, Tr Omega <= c} (`eps=0`), whose vertices are
-singular: there Omega^-1 does not exist, L_g is infinite on the set, and no step size of the theory works.
+singular: at such a point Omega^-1 does not exist, L_g is infinite on the set, and no step size of the theory works.
 `eps > 0` demands Omega >= eps I and repairs it.
 
 y*(Omega) = K (B K + 2 lambda2 I)^-1 b with K = Omega x I is smooth for every Omega >= 0, singular ones included.
@@ -190,8 +190,8 @@ def _checked_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
     if not checked:
         raise ValueError("there is no task; give at least one.")
     widths = {t.name: sorted({part.A.shape[1] for part in (t.train, t.valid, t.test)}) for t in checked}
-    if len({d for found in widths.values() for d in found}) > 1:
-        listed = ", ".join(f"{name!r} has {' and '.join(map(str, found))}" for name, found in widths.items())
+    if len({d for own in widths.values() for d in own}) > 1:
+        listed = ", ".join(f"{name!r} has {' and '.join(map(str, own))}" for name, own in widths.items())
         raise ValueError(f"the tasks differ in their number of features; call pad(tasks) first: {listed}.")
     return checked
 

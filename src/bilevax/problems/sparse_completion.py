@@ -2,7 +2,7 @@
 
 Everything that enters the direction lives on Omega = Omega1 + Omega2: both levels are sums over entries, the lower
 Hessian is diagonal, and outside Omega1 the upper gradient vanishes. So y and w have one number for each observed entry,
-x is its values there and factors, and the set is the nuclear ball as it shows on Omega.
+x has its values on Omega and its factors, and the set is the nuclear ball restricted to Omega.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def sparse_completion(
     """
     rows, cols, values = (np.asarray(v) for v in (rows, cols, values))
     if not rows.ndim == cols.ndim == values.ndim == 1 or not len(rows) == len(cols) == len(values) > 0:
-        found = ", ".join(str(v.shape) for v in (rows, cols, values))
-        raise ValueError(f"sparse_completion: rows, cols and values must be vectors of one length > 0, got {found}.")
+        shapes = ", ".join(str(v.shape) for v in (rows, cols, values))
+        raise ValueError(f"sparse_completion: rows, cols and values must be vectors of one length > 0, got {shapes}.")
     least = (int(rows.max()) + 1, int(cols.max()) + 1)
     shape = least if shape is None else (int(shape[0]), int(shape[1]))
     if min(int(rows.min()), int(cols.min())) < 0 or shape[0] < least[0] or shape[1] < least[1]:

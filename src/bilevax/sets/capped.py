@@ -125,8 +125,8 @@ class CappedSimplex(ConvexSet):
 
 def _project_capped(values: Array, total: Array, cap: Array) -> Array:
     """`clip(values - tau, 0, cap)` with the sum `total`."""
-    # The first search finds tau up to the rounding of the values. Seen from there, entries that matter are no larger
-    # than the answer, and the second search is exact on that scale: a common offset of 1e8 costs no digits.
+    # The first search finds tau up to the rounding of the values. Relative to that tau, entries that matter are no
+    # larger than the answer, and the second search is exact on that scale: a common offset of 1e8 costs no digits.
     shifted = values - _bracket(values, total, cap)[1]
     low, high = _bracket(shifted, total, cap)
     between, full = (shifted - cap <= low) & (shifted >= high), shifted - cap >= high

@@ -146,13 +146,13 @@ class Product(ConvexSet):
         return Memory(tuple(memories), jnp.zeros((), trees.dtype(like)))
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        found = [
+        answers = [
             part.lmo(d, m)
             for part, d, m in zip(self._leaves(), self._split(direction), memory.warm, strict=True)
         ]  # fmt: skip
-        memories = tuple(m for _, m in found)
+        memories = tuple(m for _, m in answers)
         error = sum((m.error for m in memories), start=jnp.zeros_like(memory.error))
-        return self._join([s for s, _ in found]), Memory(memories, error)
+        return self._join([s for s, _ in answers]), Memory(memories, error)
 
     def project(self, x: PyTree) -> PyTree:
         return self._join([part.project(v) for part, v in zip(self._leaves(), self._split(x), strict=True)])

@@ -48,7 +48,7 @@ class Basis(NamedTuple):
     """Leading singular vectors, a few more than the rank."""
     rank: int = 0
     exact: bool = False
-    """Whether the last truncation was seen to leave nothing out."""
+    """Whether a check showed that the last truncation left nothing out."""
 
 
 class LowRankStep(NamedTuple):

@@ -64,7 +64,7 @@ def _permutation(direction: np.ndarray) -> tuple[np.ndarray, float]:
 class Birkhoff(_HostSet):
     """Doubly stochastic n x n matrices: entries >= 0, rows and columns that sum to 1.
 
-    `lmo` is the permutation of an optimal assignment, found on the host.
+    `lmo` is the permutation of an optimal assignment, computed on the host.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> direction = jnp.array([[3.0, 1.0], [1.0, 0.0]])
@@ -204,7 +204,7 @@ class Polytope(_HostSet):
 
     Matrices may be dense or sparse and are kept dense; bounds are numbers or arrays and default to none. The `lmo`
     is a linear program on the host (HiGHS), its error bounded by duality. Construction checks that the set is
-    neither empty nor unbounded, at the price of two linear programs per coordinate; the box found on the way bounds
+    neither empty nor unbounded, at the price of two linear programs per coordinate; the box that these give bounds
     the diameter. Numbers stay in double precision whatever the precision of x.
 
     >>> import jax.numpy as jnp, bilevax as bx

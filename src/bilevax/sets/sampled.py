@@ -95,8 +95,8 @@ def _singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 class AxisWeights(NamedTuple):
     """What is known of the rows, or of the columns: the matrix `W = diag(scale) (I + U diag(strengths) U^T)`.
 
-    `scale` alone is the inverse of the weights of a weighted trace norm. The orthonormal columns of `vectors` are
-    directions in which rows are alike, so that what is learned of one speaks for the others.
+    `scale` alone is the inverse of the weights of a weighted nuclear norm. The orthonormal columns of `vectors` are
+    directions in which rows are similar: what is learned of one row is shared with similar ones.
     """
 
     scale: Float[np.ndarray, " n"]
@@ -134,9 +134,9 @@ def _check_weights(name: str, side: AxisWeights | None, count: int) -> None:
     if np.shape(side.scale) != (count,) or not (np.all(np.isfinite(side.scale)) and np.all(np.asarray(side.scale) > 0)):
         raise ValueError(f"SampledNuclearBall: the scale of {name} must be {count} positive finite numbers.")
     if side.vectors is not None:
-        found = np.asarray(side.vectors)
-        rank = found.shape[1] if found.ndim == 2 else 0
-        if found.shape != (count, rank) or not np.allclose(found.T @ found, np.eye(rank), atol=1e-5):
+        vectors = np.asarray(side.vectors)
+        rank = vectors.shape[1] if vectors.ndim == 2 else 0
+        if vectors.shape != (count, rank) or not np.allclose(vectors.T @ vectors, np.eye(rank), atol=1e-5):
             raise ValueError(
                 f"SampledNuclearBall: the vectors of {name} must be orthonormal columns of length {count}."
             )
@@ -212,9 +212,9 @@ class SampledNuclearBall(ConvexSet):
         return eqx.tree_at(lambda s: s.loose, self, 0.0 * self.loose)
 
     def check_like(self, like: PyTree) -> None:
-        found = [s.shape for s in trees.shapes(trees.coordinates(like)).leaves]
-        if found != [(self.pattern.size,)]:
-            raise ValueError(f"{self!r} needs one value for each entry, got shapes {found}.")
+        shapes = [s.shape for s in trees.shapes(trees.coordinates(like)).leaves]
+        if shapes != [(self.pattern.size,)]:
+            raise ValueError(f"{self!r} needs one value for each entry, got shapes {shapes}.")
 
     def start(self, like: PyTree) -> Memory:
         dtype = trees.dtype(trees.coordinates(like))
@@ -254,15 +254,15 @@ class SampledNuclearBall(ConvexSet):
             lambda block: step.rmatvec(block) + right @ (left.T @ block),
         )
         ball = functools.partial(low_rank.to_l1_ball, radius=float(self.radius))
-        found = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
-        scaled = found.left * found.values
+        shrunk = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
+        scaled = shrunk.left * shrunk.values
         # |A B^T - C D^T|^2 from products of the factors.
-        a, b = np.column_stack([scaled, -left]), np.column_stack([found.right, right])
+        a, b = np.column_stack([scaled, -left]), np.column_stack([shrunk.right, right])
         squared = float(np.sum((a.T @ a) * (b.T @ b), dtype=float))
-        term = Term(1.0, rows.matvec(scaled), cols.matvec(found.right))
+        term = Term(1.0, rows.matvec(scaled), cols.matvec(shrunk.right))
         sampled = jnp.asarray(self.pattern.sample(term.left, term.right))
         moved = Sampled(sampled, (term,), 0.0, x.limit, x.rank)
-        return LowRankStep(moved, max(squared, 0.0), Basis(found.basis, len(found.values), found.exact))
+        return LowRankStep(moved, max(squared, 0.0), Basis(shrunk.basis, len(shrunk.values), shrunk.exact))
 
     def vertex(self, like: PyTree) -> Sampled:
         """The zero matrix."""

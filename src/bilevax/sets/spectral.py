@@ -51,11 +51,11 @@ def first_basis(shape: tuple[int, ...], dtype: Any) -> Basis:
     return Basis(np.random.default_rng(_NOISE).standard_normal((shape[1], columns)).astype(dtype))
 
 
-def _whole_step(x: Array, answer: np.ndarray, found: low_rank.Shrunk, structure: Any) -> LowRankStep:
+def _whole_step(x: Array, answer: np.ndarray, shrunk: low_rank.Shrunk, structure: Any) -> LowRankStep:
     """A step between matrices that are at hand."""
     squared = float(np.sum((answer - np.asarray(x)) ** 2))
     moved = jax.tree.unflatten(structure, [jnp.asarray(answer, x.dtype)])
-    return LowRankStep(moved, squared, Basis(found.basis, len(found.values), found.exact))
+    return LowRankStep(moved, squared, Basis(shrunk.basis, len(shrunk.values), shrunk.exact))
 
 
 @jax.jit  # outside a trace, a bare `cond` would be compiled at every call
@@ -119,8 +119,8 @@ class NuclearBall(_Spectral):
         matrix, structure = one_matrix(self, x)
         operator = low_rank.dense(np.asarray(matrix) + np.asarray(one_matrix(self, shift)[0]))
         ball = functools.partial(low_rank.to_l1_ball, radius=float(self.radius))
-        found = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
-        return _whole_step(matrix, (found.left * found.values) @ found.right.T, found, structure)
+        shrunk = low_rank.shrunk(operator, basis.vectors, ball, max_rank=max_rank, verify=verify)
+        return _whole_step(matrix, (shrunk.left * shrunk.values) @ shrunk.right.T, shrunk, structure)
 
     def vertex(self, like: PyTree) -> PyTree:
         return trees.shapes(like).zeros()
@@ -214,9 +214,9 @@ class Spectraplex(_Spectral):
             return low_rank.Shrinkage(kept, raised + threshold)
 
         operator = low_rank.dense(target + raised * np.eye(n, dtype=target.dtype))
-        found = low_rank.shrunk(operator, basis.vectors, clip, max_rank=max_rank, verify=verify)
-        answer = (found.right * found.values) @ found.right.T + eps * np.eye(n, dtype=target.dtype)
-        return _whole_step(matrix, answer, found, structure)
+        shrunk = low_rank.shrunk(operator, basis.vectors, clip, max_rank=max_rank, verify=verify)
+        answer = (shrunk.right * shrunk.values) @ shrunk.right.T + eps * np.eye(n, dtype=target.dtype)
+        return _whole_step(matrix, answer, shrunk, structure)
 
     def vertex(self, like: PyTree) -> PyTree:
         # The centre: at a vertex, with eps = 0, the inverse of the paper's lower level does not exist.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Scalar
 
 from bilevax import datasets
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Job, Options, Outcome
 from bilevax.problem import BilevelProblem
 from bilevax.problems import completion, matrix_completion, synthetic
 from bilevax.runs.solve import solve

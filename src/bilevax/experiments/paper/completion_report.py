@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bilevax.drawing import figures
-from bilevax.experiments import completion, drawing
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Claim, Experiment, Figure, Report, Run, Runs, Table, judge
+from bilevax.experiments.paper import completion, curves
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Claim, Experiment, Figure, Report, Run, Runs, Table, judge
 
 PANELS = [("error", "seconds"), ("lower_grad_norm", "seconds"), ("upper", "seconds")]
 WORDS = {PRINTED: "as printed", REPAIRED: "repaired"}
@@ -101,7 +101,7 @@ def report(name: str, runs: Runs) -> Report:
     for variant in runs.values("variant"):
         own = runs.pick(variant=variant)
         caption = f"{TITLES[name]}, {WORDS[variant]}: normalized error on Ω, lower gradient and f over time."
-        pictures.append(Figure(f"completion-{name}-{variant}", caption, partial(drawing.curves, own, PANELS)))
+        pictures.append(Figure(f"completion-{name}-{variant}", caption, partial(curves.draw_panels, own, PANELS)))
     table = Table(f"completion-{name}", "Ends of the runs.", _rows(runs))
     return Report(pictures, [table], CLAIMS[name](runs))
 
@@ -116,7 +116,7 @@ def _sweep_figure(runs: Runs, factor: str) -> Any:
     for axis, (column, against) in zip(axes, PANELS, strict=True):
         for index, (value, own) in enumerate(_swept(runs, factor)):
             letter = "γ" if factor == "c1" else "η"
-            drawing.draw_band(axis, own, column, against, f"{letter}: {factor} = {value:g}", index)
+            curves.draw_band(axis, own, column, against, f"{letter}: {factor} = {value:g}", index)
         figures.finish_axis(axis, figures.LABELS[against], figures.LABELS[column])
     figures.legend_above(figure, axes[0])
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bilevax.drawing.tables import markdown
-from bilevax.experiments.jobs import FAILS, HOLDS, UNKNOWN, Experiment, Report, Runs
+from bilevax.experiments.paper.jobs import FAILS, HOLDS, UNKNOWN, Experiment, Report, Runs
 
 NAME = "reproduction.md"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bilevax.experiments import adjoint, completion_report, multitask_report, toy
-from bilevax.experiments.jobs import Experiment
+from bilevax.experiments.paper import adjoint, completion_report, multitask_report, toy
+from bilevax.experiments.paper.jobs import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

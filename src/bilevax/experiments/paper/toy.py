@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevax.drawing import figures
-from bilevax.experiments import drawing
-from bilevax.experiments.jobs import (
+from bilevax.experiments.paper import curves
+from bilevax.experiments.paper.jobs import (
     PRINTED,
     Claim,
     Experiment,
@@ -113,8 +113,8 @@ def figure(runs: Runs) -> Any:
         own = runs.pick(method=method)
         path = next(iter(own)).trace
         figures.draw_line(plane, path["theta_1"], path["theta_2"], i, method)
-        drawing.draw_band(tracked, own, "f_error", "step", method, i)
-        drawing.draw_band(true, own, "ell_error", "step", method, i)
+        curves.draw_band(tracked, own, "f_error", "step", method, i)
+        curves.draw_band(true, own, "ell_error", "step", method, i)
     plane.plot(*extras["target"], "k*", markersize=11, label="target (2, 2)")
     plane.plot(*extras["theta_star"], "kx", markersize=8, markeredgewidth=2, label="optimum θ*")
     plane.margins(0.12)

@@ -1,4 +1,4 @@
-"""The paper's bounds beside what IBCG does, on problems whose constants are known exactly."""
+"""Runs of IBCG on problems whose constants are known exactly, with their true errors, for the paper's bounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import theory
 from bilevax.problem import BilevelProblem
-from bilevax.problems import (
-    KnownProblem,
-)
+from bilevax.problems import KnownProblem
 from bilevax.problems.known import bent_and_coupled
 from bilevax.runs.chunks import run
 from bilevax.schedules import Schedule, as_schedule
@@ -73,7 +71,7 @@ def _runs(
 ) -> PyTree:
     def one(problem: BilevelProblem, x0: Array, y0: Array, gamma: Schedule, alpha: Array, eta: Array) -> PyTree:
         solver = IBCG(gamma, alpha=as_schedule(alpha), eta=as_schedule(eta), w0=w0, warmup=0)
-        last, seen = run(
+        last, collected = run(
             problem,
             solver,
             x0,
@@ -81,7 +79,7 @@ def _runs(
             steps=steps,
             collect=lambda state, info: (state.x, state.y, state.w, info.direction),
         )
-        return (last.x, last.y, last.w), seen
+        return (last.x, last.y, last.w), collected
 
     return jax.vmap(one)(problems, x0, y0, gamma, alpha, eta)
 
@@ -101,8 +99,8 @@ def measure(
         schedule = jax.tree.map(lambda _: jnp.broadcast_to(jnp.asarray(gamma, float), count), schedule)
     alpha = together(*(known.constants.alpha for known in knowns))
     etas = jnp.broadcast_to(jnp.asarray(eta, float), count)
-    last, seen = _runs(problems, jnp.asarray(x0), jnp.asarray(y0), schedule, alpha, etas, steps=steps, w0=w0)
-    *paths, direction = (np.asarray(values) for values in seen)
+    last, collected = _runs(problems, jnp.asarray(x0), jnp.asarray(y0), schedule, alpha, etas, steps=steps, w0=w0)
+    *paths, direction = (np.asarray(values) for values in collected)
     whole = [np.concatenate([path, np.asarray(end)[:, None]], 1) for path, end in zip(paths, last, strict=True)]
     return [Run(known, *(values[i] for values in (*whole, direction))) for i, known in enumerate(knowns)]
 

@@ -7,51 +7,61 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from bilevax.drawing.tables import markdown
-from bilevax.experiments.methods import KAPPA, LIMITS, RATIO, REPEATS, SECONDS, SIZE, SLOPE, Measured, measured_rows
-from bilevax.experiments.table1 import METHODS, printed_rows, static_rows
+from bilevax.experiments.methods.measure import (
+    KAPPA,
+    LIMITS,
+    RATIO,
+    REPEATS,
+    SECONDS,
+    SIZE,
+    SLOPE,
+    Measured,
+    measured_rows,
+)
+from bilevax.experiments.methods.table1 import METHODS, printed_rows, static_rows
 from bilevax.runs import run_directory
 
 
-def findings(found: Sequence[Measured]) -> list[str]:
+def findings(measured: Sequence[Measured]) -> list[str]:
     """Sentences about the measurements; they only say what the rows show."""
-    there = [one for one in found if one.reached]
-    first_order = [one for one in there if one.products == 0]
-    said = []
-    if len(there) > 3:
+    converged = [one for one in measured if one.converged]
+    first_order = [one for one in converged if one.products == 0]
+    sentences = []
+    if len(converged) > 3:
         priced = lambda one: f"{one.steps}, each with {one.products:.3g} products"  # noqa: E731
-        said.append(f"Fewest steps: {_three(there, lambda one: one.steps, priced)}.")
-        said.append(f"Fewest calls: {_three(there, lambda one: one.calls, lambda one: str(one.calls))}.")
-        said.append(
-            f"Least time in steps: {_three(there, lambda one: one.run, lambda one: f'{1e3 * one.run:.2g} ms')}."
+        sentences.append(f"Fewest steps: {_three(converged, lambda one: one.steps, priced)}.")
+        sentences.append(f"Fewest calls: {_three(converged, lambda one: one.calls, lambda one: str(one.calls))}.")
+        sentences.append(
+            f"Least time in steps: {_three(converged, lambda one: one.run, lambda one: f'{1e3 * one.run:.2g} ms')}."
         )
     if len(first_order) > 1:
         best = _three(first_order, lambda one: one.steps, lambda one: f"{one.steps} steps")
-        said.append(f"Without second derivatives: {best}.")
-    said += _both_ways(there)
-    late = [f"{one.label} {one.left:.2g}" for one in found if not one.reached]
-    return said + ([f"Not there, and how much of the gap was left at best: {'; '.join(late)}."] if late else [])
+        sentences.append(f"Without second derivatives: {best}.")
+    sentences += _both_ways(converged)
+    late = [f"{one.label} {one.left:.2g}" for one in measured if not one.converged]
+    return sentences + ([f"Not converged, with the smallest relative gap reached: {'; '.join(late)}."] if late else [])
 
 
-def _three(found: list[Measured], key: Callable[[Measured], float], words: Callable[[Measured], str]) -> str:
-    return "; ".join(f"{one.label} {words(one)}" for one in sorted(found, key=key)[:3])
+def _three(measured: list[Measured], key: Callable[[Measured], float], words: Callable[[Measured], str]) -> str:
+    return "; ".join(f"{one.label} {words(one)}" for one in sorted(measured, key=key)[:3])
 
 
-def _both_ways(there: Sequence[Measured]) -> list[str]:
+def _both_ways(converged: Sequence[Measured]) -> list[str]:
     steps: dict[str, dict[str, int]] = {}
-    for one in there:
+    for one in converged:
         steps.setdefault(one.method, {})[one.moves] = one.steps
     pairs = {name: ways for name, ways in steps.items() if len(ways) == 2}
     if len(pairs) < 2:
         return []
     fewer = [name for name, ways in pairs.items() if ways["lmo"] < ways["projection"]]
     names = f": {', '.join(fewer)}" if fewer else ""
-    return [f"Of {len(pairs)} methods that got there both ways, {len(fewer)} took fewer steps with an lmo{names}."]
+    return [f"Of {len(pairs)} methods that converged both ways, {len(fewer)} took fewer steps with an lmo{names}."]
 
 
 _INTRODUCTION = """
 This page is written by `bilevax methods --out docs/methods.md`. The first table is Table 1 of the IBCG paper,
 transcribed, with a row of dashes for each of our methods that is not in it. The second says what our code does: what
-a step costs, counted while it runs, and how fast the method gets there.
+a step costs, counted while it runs, and how fast the method converges.
 """
 _PAPER = """
 NC and C: ℓ nonconvex or convex. PO and LMO: projection or linear minimization oracle; none: a result for problems
@@ -62,9 +72,10 @@ and means every poly(κ). A dash: not in Table 1.
 _PROBLEM = f"""
 The common problem is a random quadratic on the l2 ball with {{size}} variables at each level, κ = {KAPPA:g} and a
 solution on the sphere (`bx.problems.random_quadratic`, key 0, slope {SLOPE:g}), from x = 0 and y = 0, without sampling
-and with default settings. A method is there when the true Frank–Wolfe gap, with both inner problems solved, is at
-most {RATIO:g} of its first value. One that is not after {SECONDS:g} s or {LIMITS[-1]} steps says how much was left at
-its best. Methods that can move x in two ways are measured both ways; projection is their default.
+and with default settings. A method has converged when the true Frank–Wolfe gap, computed with the exact y and adjoint,
+is at most {RATIO:g} of its first value. Otherwise, after {SECONDS:g} s or {LIMITS[-1]:,} steps, the table shows the
+smallest relative gap it reached. Methods that can move x in two ways are measured both ways; projection is their
+default.
 """
 _COLUMNS = f"""
 ∇f, ∇g, H, J: gradients of f (both partial ones count) and of g, Hessian products and cross products per step,
@@ -102,32 +113,32 @@ def _listed(sentences: Iterable[str]) -> str:
     return "\n".join(_paragraph(sentence, "- ") for sentence in sentences)
 
 
-def _tables(names: Sequence[str], found: Sequence[Measured] | None) -> tuple[str, str]:
-    return markdown(printed_rows(names)), markdown(static_rows(names) if found is None else measured_rows(found))
+def _tables(names: Sequence[str], measured: Sequence[Measured] | None) -> tuple[str, str]:
+    return markdown(printed_rows(names)), markdown(static_rows(names) if measured is None else measured_rows(measured))
 
 
-def text(names: Sequence[str], found: Sequence[Measured] | None, size: int = SIZE) -> str:
+def text(names: Sequence[str], measured: Sequence[Measured] | None, size: int = SIZE) -> str:
     """What the terminal shows: two tables and what their columns mean."""
-    paper, code = _tables(names, found)
+    paper, code = _tables(names, measured)
     parts = ["What the paper prints (Table 1)", paper, _paragraph(_PAPER), "What our code does", code]
-    if found is None:
+    if measured is None:
         parts += ["Nothing was run; costs, steps and time take about two minutes, without --no-measure."]
     else:
         parts += [_paragraph(_PROBLEM.format(size=size)), _paragraph(_COLUMNS)]
-        parts += [_listed(findings(found))] if findings(found) else []
+        parts += [_listed(findings(measured))] if findings(measured) else []
     return "\n\n".join(parts)
 
 
-def page(names: Sequence[str], found: Sequence[Measured] | None, size: int = SIZE) -> str:
-    """The same as markdown, with what is to be said of each method."""
-    paper, code = _tables(names, found)
+def page(names: Sequence[str], measured: Sequence[Measured] | None, size: int = SIZE) -> str:
+    """The same as markdown, with notes and the reference of each method."""
+    paper, code = _tables(names, measured)
     parts = ["# Methods", _paragraph(_INTRODUCTION)]
     parts += ["## What the paper prints", paper, _paragraph(_PAPER), "## What our code does"]
-    if found is None:
+    if measured is None:
         parts += [code]
     else:
         parts += [_paragraph(_PROBLEM.format(size=size) + _machine_words()), code, _paragraph(_COLUMNS)]
-    notes = [*_NOTES.split("\n\n"), *findings(found or [])]
+    notes = [*_NOTES.split("\n\n"), *findings(measured or [])]
     notes += [f"`{name}`: {METHODS[name].remark}" for name in names if METHODS[name].remark]
     parts += ["## Notes", _listed(notes), "## The methods", _listed(f"`{name}`: {about(name)}" for name in names)]
     return "\n\n".join(parts) + "\n"
@@ -136,5 +147,5 @@ def page(names: Sequence[str], found: Sequence[Measured] | None, size: int = SIZ
 def about(name: str) -> str:
     """The first sentence of a method's documentation, and where the method is from."""
     paragraphs = (inspect.getdoc(METHODS[name].solver) or "").split("\n\n")
-    told = [part for i, part in enumerate(paragraphs) if i == 0 or part.startswith("Reference")]
-    return " ".join(" ".join(told).split())
+    kept = [part for i, part in enumerate(paragraphs) if i == 0 or part.startswith("Reference")]
+    return " ".join(" ".join(kept).split())

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.experiments import drawing, multitask
-from bilevax.experiments.jobs import PRINTED, Claim, Experiment, Figure, Report, Run, Runs, Table, judge
-from bilevax.experiments.multitask import DIVIDED
+from bilevax.experiments.paper import curves, multitask
+from bilevax.experiments.paper.jobs import PRINTED, Claim, Experiment, Figure, Report, Run, Runs, Table, judge
+from bilevax.experiments.paper.multitask import DIVIDED
 
 PANELS = [("lower_grad_norm", "step"), ("upper", "step"), ("lower_grad_norm", "seconds"), ("upper", "seconds")]
 RIDGE, TUNED = "ridge, λ = 0.1", "ridge, λ by validation"
@@ -94,7 +94,7 @@ def _pair(runs: Runs, variant: str, rival: str) -> tuple[Runs, Runs]:
 
 def _at_common(a: Runs, b: Runs, column: str, against: str) -> tuple[float, float]:
     """Both medians at the last value of `against` that both reached."""
-    one, other = drawing.band(a, column, against), drawing.band(b, column, against)
+    one, other = curves.band(a, column, against), curves.band(b, column, against)
     end = min(one.at[-1], other.at[-1])
     return tuple(float(x.middle[np.flatnonzero(x.at <= end)[-1]]) for x in (one, other))  # type: ignore[return-value]
 
@@ -174,7 +174,9 @@ def report(runs: Runs) -> Report:
             gone = f" {', '.join(left)} left the numbers within its first steps and is not drawn." if left else ""
             caption = f"{TITLES[case]}, {variant}: lower gradient and f by steps and by time.{gone}"
             if len(shown):
-                pictures.append(Figure(f"multitask-{case}-{variant}", caption, partial(drawing.curves, shown, PANELS)))
+                pictures.append(
+                    Figure(f"multitask-{case}-{variant}", caption, partial(curves.draw_panels, shown, PANELS))
+                )
             if case in PAPER:
                 claims += [_faster(every, variant, against, TITLES[case]) for against in ("step", "seconds")]
                 claims += [_improved(every, variant)] if case == "libsvm" else []

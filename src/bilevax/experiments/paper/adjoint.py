@@ -10,9 +10,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import hypergradient, trees
-from bilevax.experiments import drawing
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Experiment, Figure, Job, Options, Outcome, Report, Runs, Table
-from bilevax.experiments.jobs import judge as judged
+from bilevax.experiments.paper import curves
+from bilevax.experiments.paper.jobs import (
+    PRINTED,
+    REPAIRED,
+    Experiment,
+    Figure,
+    Job,
+    Options,
+    Outcome,
+    Report,
+    Runs,
+    Table,
+)
+from bilevax.experiments.paper.jobs import judge as judged
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
 from bilevax.runs.solve import solve
@@ -112,7 +123,7 @@ def report(runs: Runs) -> Report:
         own = runs.pick(variant=variant)
         panels = [("adjoint_error", "step"), ("adjoint_error", "hvps")]
         caption = f"Relative error of the adjoint, {variant}: IBCG's tracked w, and one draw of SBFW's estimator."
-        pictures.append(Figure(f"adjoint-{variant}", caption, partial(drawing.curves, own, panels)))
+        pictures.append(Figure(f"adjoint-{variant}", caption, partial(curves.draw_panels, own, panels)))
         for method in own.values("method"):
             mine = own.pick(method=method)
             rows.append(

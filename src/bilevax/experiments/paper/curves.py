@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.drawing import figures
-from bilevax.experiments.jobs import Runs
+from bilevax.experiments.paper.jobs import Runs
 
 
 class Band(NamedTuple):
@@ -31,13 +31,13 @@ def band(runs: Runs, column: str, against: str) -> Band:
 
 def draw_band(axis: Any, runs: Runs, column: str, against: str, name: str, index: int) -> None:
     """One method's curve and the spread of its repeats."""
-    found = band(runs, column, against)
-    line = figures.draw_line(axis, found.at, found.middle, index, name)
-    if len(runs) > 1 and not np.array_equal(found.low, found.high):
-        axis.fill_between(found.at, found.low, found.high, color=line.get_color(), alpha=0.15, linewidth=0)
+    drawn = band(runs, column, against)
+    line = figures.draw_line(axis, drawn.at, drawn.middle, index, name)
+    if len(runs) > 1 and not np.array_equal(drawn.low, drawn.high):
+        axis.fill_between(drawn.at, drawn.low, drawn.high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def curves(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", title: str | None = None) -> Any:
+def draw_panels(runs: Runs, panels: Sequence[tuple[str, str]], by: str = "method", title: str | None = None) -> Any:
     """One panel per (column, against), one curve per value of `by`."""
     figure, axes = figures.new_figure(len(panels))
     for axis, (column, against) in zip(axes, panels, strict=True):

@@ -208,7 +208,7 @@ class Experiment:
     name: str
     title: str
     shows: str
-    """What the paper shows there."""
+    """What the paper shows."""
     protocol: str
     """What we ran, in words."""
     needs: tuple[str, ...]

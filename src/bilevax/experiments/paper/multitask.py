@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Scalar
 
 from bilevax import datasets
-from bilevax.experiments.jobs import PRINTED, REPAIRED, Job, Options, Outcome
+from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Job, Options, Outcome
 from bilevax.problem import BilevelProblem
 from bilevax.problems import MultiTask, Task, multi_task, multitask
 from bilevax.runs.solve import solve
@@ -66,10 +66,10 @@ _SIDES = {"gender": "Female", "partner": "Yes", "jobtrain90": "Yes"}
 
 def _years(grade: str) -> float:
     """Years of school: grades count from one, years of college from thirteen."""
-    found = _SCHOOL.match(grade)
-    if found is None:
+    match = _SCHOOL.match(grade)
+    if match is None:
         raise ValueError(f"nlsy79: unknown grade {grade!r}.")
-    return float(found[1]) + (12 if found[2] == "YR COL" else 0)
+    return float(match[1]) + (12 if match[2] == "YR COL" else 0)
 
 
 def _nlsy(cut: str, rng: np.random.Generator) -> tuple[Task, ...]:

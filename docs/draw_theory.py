@@ -1,11 +1,17 @@
-"""Figures of every bound beside its measurement, for `docs/theory.md`.
+"""Draw the figures of `docs/theory.md`: every bound of the paper next to its measurement.
 
-A family keeps its colour; what was measured is a solid line, what the paper bounds it by a dashed one.
+A family keeps its colour. Solid lines are measurements, dashed lines are bounds. The runs come from
+`tests/theory_runs.py`, which the tests of the theory use too.
+
+    python docs/draw_theory.py               writes docs/images/theory-*.png
+    python docs/draw_theory.py --out FOLDER  writes them elsewhere
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +21,6 @@ import numpy as np
 
 from bilevax import theory
 from bilevax.drawing import figures
-from bilevax.experiments.theory import Run, lagging_adjoint, measure, misled_start, overshooting
 from bilevax.files import write_atomic
 from bilevax.problems import (
     KnownProblem,
@@ -25,6 +30,11 @@ from bilevax.problems import (
     known_robust_upper,
 )
 from bilevax.sets import Simplex
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent / "tests"))
+
+from theory_runs import Run, lagging_adjoint, measure, misled_start, overshooting  # noqa: E402
 
 FAMILIES: dict[str, Callable[[float, int], KnownProblem]] = {
     "quadratic": lambda kappa, seed: known_quadratic(
@@ -92,7 +102,7 @@ def lipschitz_figure(path: Path) -> None:
     kappas = np.geomspace(1.3, 100, 10)
     rng = np.random.default_rng(0)
     for colour, (name, make) in enumerate(FAMILIES.items()):
-        seen, bounds = [], []
+        measured, bounds = [], []
         for kappa in kappas:
             known = make(float(kappa), 0)
             simplex = isinstance(known.problem.domain, Simplex)
@@ -104,12 +114,12 @@ def lipschitz_figure(path: Path) -> None:
             moved = [float(np.max(np.linalg.norm(f(x) - f(near), axis=1) / far)) for f in maps]
             largest = float(np.linalg.norm(known.upper_grads(x, y)[1], axis=1).max())
             c = known.constants
-            seen.append([moved[0], largest, moved[1], moved[2]])
+            measured.append([moved[0], largest, moved[1], moved[2]])
             constants = (theory.lower_solution_lipschitz, theory.adjoint_lipschitz, theory.hypergradient_lipschitz)
             L_y, C_v, L_ell = (bound(c) for bound in constants)
             bounds.append([L_y, float(c.C_y_f), C_v, L_ell])
         for i, axis in enumerate(axes):
-            _pair(axis, kappas, np.array(seen)[:, i], np.array(bounds)[:, i], colour, name)
+            _pair(axis, kappas, np.array(measured)[:, i], np.array(bounds)[:, i], colour, name)
     titles = (
         "Lemma 2.1 (I): $y^*$",
         r"Lemma 2.1 (II): $\nabla_y f$",
@@ -292,11 +302,17 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def draw(folder: str | Path) -> list[Path]:
-    """All figures of `docs/theory.md`, in 64-bit arithmetic; returns their paths."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = [Path(folder) / name for name in FIGURES]
+def main() -> None:
+    """Draw all figures in 64-bit arithmetic."""
+    parser = argparse.ArgumentParser(description="Draw the figures of docs/theory.md.")
+    parser.add_argument("--out", type=Path, default=DOCS / "images", help="folder of the figures (docs/images)")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
-        for path in paths:
-            FIGURES[path.name](path)
-    return paths
+        for name, figure in FIGURES.items():
+            figure(folder / name)
+            print(folder / name)
+
+
+if __name__ == "__main__":
+    main()

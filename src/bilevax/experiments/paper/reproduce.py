@@ -1,4 +1,4 @@
-"""`bilevax reproduce`: run what is not there yet, then draw figures, tables and the page from the run directories.
+"""`bilevax reproduce`: make the runs that are missing, then draw figures, tables and the page from the run directories.
 
 OUT/runs/...              one run directory per run
 OUT/figures/*.png, *.svg  OUT/tables/*.csv
@@ -15,8 +15,8 @@ from typing import Any
 
 from bilevax import datasets
 from bilevax.drawing import figures
-from bilevax.experiments import page
-from bilevax.experiments.jobs import Experiment, Job, Options, Run, Runs, load
+from bilevax.experiments.paper import page
+from bilevax.experiments.paper.jobs import Experiment, Job, Options, Run, Runs, load
 from bilevax.files import write_atomic, write_csv
 
 
@@ -28,18 +28,22 @@ def reproduce(
     if not any(planned.values()):
         raise ValueError("nothing to run: no method of these experiments was asked for.")
     root = folder / "runs"
-    found: dict[Path, Run] = {}
+    finished: dict[Path, Run] = {}
     for job in _once(planned.values()):  # every obstacle is named before any work
         run = load(root, job)
         if run is not None:
-            found[job.path] = run
-    missing = {e.name: words for e in experiments if not _done(planned[e.name], found) and (words := _unavailable(e))}
-    waiting = [j for j in _once([planned[e.name] for e in experiments if e.name not in missing]) if j.path not in found]
-    _work(root, waiting, found, progress)
+            finished[job.path] = run
+    missing = {
+        e.name: words for e in experiments if not _done(planned[e.name], finished) and (words := _unavailable(e))
+    }
+    waiting = [
+        j for j in _once([planned[e.name] for e in experiments if e.name not in missing]) if j.path not in finished
+    ]
+    _work(root, waiting, finished, progress)
 
     sections = []
     for experiment in experiments:
-        own = Runs([found[job.path] for job in planned[experiment.name] if job.path in found])
+        own = Runs([finished[job.path] for job in planned[experiment.name] if job.path in finished])
         report = experiment.report(own) if len(own) else None
         sections.append(page.Section(experiment, own, report, missing.get(experiment.name)))
         for picture in report.figures if report else []:
@@ -60,8 +64,8 @@ def _once(groups: Any) -> list[Job]:
     return list({job.path: job for group in groups for job in group}.values())
 
 
-def _done(jobs: list[Job], found: dict[Path, Run]) -> bool:
-    return all(job.path in found for job in jobs)
+def _done(jobs: list[Job], finished: dict[Path, Run]) -> bool:
+    return all(job.path in finished for job in jobs)
 
 
 def _unavailable(experiment: Experiment) -> str | None:
@@ -74,7 +78,7 @@ def _unavailable(experiment: Experiment) -> str | None:
     return None
 
 
-def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool) -> None:
+def _work(root: Path, waiting: list[Job], finished: dict[Path, Run], progress: bool) -> None:
     took: dict[tuple[str, str, str], float] = {}
 
     def expected(job: Job) -> float:
@@ -100,5 +104,5 @@ def _work(root: Path, waiting: list[Job], found: dict[Path, Run], progress: bool
                 f"finished runs are kept."
             ) from error
         run = load(root, job)
-        assert run is not None, f"{job.path} was saved but cannot be found"
-        found[job.path] = run
+        assert run is not None, f"{job.path} was saved but cannot be read back"
+        finished[job.path] = run

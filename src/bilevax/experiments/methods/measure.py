@@ -1,4 +1,4 @@
-"""What each method costs and how fast it gets there, on one problem."""
+"""What each method costs and how fast it converges, on one problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Scalar
 
 from bilevax.estimation import estimate_constants
-from bilevax.experiments.table1 import METHODS, MOVES
+from bilevax.experiments.methods.table1 import METHODS, MOVES
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
 from bilevax.runs.result import Result
@@ -26,13 +26,13 @@ from bilevax.theory import Constants
 
 SIZE, KAPPA, SLOPE = 50, 10.0, 0.1
 RATIO = 1e-3
-"""A method is there once the true gap is this share of the first one."""
+"""A method has converged once the true gap is at most this share of the first one."""
 LIMITS = (200, 2_000, 20_000, 200_000)
 ROWS = 200
-"""Searches for the number of steps, each with a row of truth every `limit / ROWS` steps."""
+"""A run of up to `limit` steps computes the true gap every `limit / ROWS` steps."""
 SECONDS = 3.0
 REPEATS = 5
-"""A run that got there is timed so often; the shortest counts."""
+"""A run that converged is timed so often; the shortest counts."""
 DERIVATIVES = {"∇f": "upper_grads", "∇g": "lower_grads", "H": "hvps", "J": "crosses"}
 
 
@@ -70,11 +70,11 @@ class Measured(NamedTuple):
     """Seconds of all steps."""
     status: Status
     left: float
-    """The smallest true gap seen over the first."""
+    """The smallest true gap of the run over the first."""
 
     @property
-    def reached(self) -> bool:
-        """Whether it got there."""
+    def converged(self) -> bool:
+        """Whether the true gap became small enough."""
         return self.status is Status.CONVERGED
 
     @property
@@ -86,7 +86,7 @@ class Measured(NamedTuple):
     def end(self) -> str:
         """How it ended, in words."""
         late = "not finite" if self.status is Status.NONFINITE else f"{self.left:.2g} left"
-        return "yes" if self.reached else f"no, {late}"
+        return "yes" if self.converged else f"no, {late}"
 
     @property
     def products(self) -> float:
@@ -103,8 +103,8 @@ def true_gap(x: Array, y: Array, data: dict[str, Array]) -> Scalar:
     return slope @ x + jnp.linalg.norm(slope)
 
 
-def _there(trace: Trace) -> Stop | None:
-    """Converged by the true gap, which the loop then verifies; what the method believes is not asked."""
+def _converged(trace: Trace) -> Stop | None:
+    """Stop by the true gap, which the loop then verifies; the gap that the method tracks plays no part."""
     limit = RATIO * trace.first["true_gap"]
     close = trace.last["true_gap"] <= limit
     return Stop(Status.CONVERGED, f"true gap <= {RATIO:g} of its first value", limit) if close else None
@@ -117,9 +117,9 @@ def _uninterrupted(result: Result) -> Result:
 
 
 def _search(problem: BilevelProblem, solver: Solver, x: Array, y: Array) -> Result:
-    """Run until the method is there: rows at every step at first, fewer where many steps are needed."""
+    """Run until the method has converged: rows at every step at first, fewer where many steps are needed."""
     for limit in LIMITS:
-        rules: dict[str, Any] = {"steps": limit, "every": limit // ROWS, "time_limit": SECONDS, "stop": _there}
+        rules: dict[str, Any] = {"steps": limit, "every": limit // ROWS, "time_limit": SECONDS, "stop": _converged}
         result = _uninterrupted(solve(problem, solver, x, y, metrics={"true_gap": true_gap}, **rules))
         if result.status is not Status.MAX_STEPS:
             break
@@ -163,20 +163,20 @@ def measure_all(names: Sequence[str], size: int = SIZE, progress: bool = True) -
     """Measure every form of the methods named, with a line for each on standard error."""
     common = bench(size)
     forms = [(name, label, solver) for name in names for label, solver in METHODS[name].forms(name)]
-    found = []
+    measured = []
     for number, (name, label, solver) in enumerate(forms, 1):
-        found.append(measure(name, label, solver, common))
+        measured.append(measure(name, label, solver, common))
         if progress:
-            print(f"{number}/{len(forms)}  {_outcome(found[-1])}", file=sys.stderr, flush=True)
-    return found
+            print(f"{number}/{len(forms)}  {_outcome(measured[-1])}", file=sys.stderr, flush=True)
+    return measured
 
 
 def _outcome(one: Measured) -> str:
-    words = "there after" if one.reached else f"not there, {one.left:.2g} of the gap left after"
+    words = "converged after" if one.converged else f"not converged, {one.left:.2g} of the gap left after"
     return f"{one.label}: {words} {one.steps} steps, {one.start + one.run:.2g} s"
 
 
-def measured_rows(found: Iterable[Measured]) -> list[dict[str, Any]]:
+def measured_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     """The rows of the second table."""
     return [
         {
@@ -188,9 +188,9 @@ def measured_rows(found: Iterable[Measured]) -> list[dict[str, Any]]:
             "calls": one.calls,
             "start ms": _milliseconds(one.start),
             "steps ms": _milliseconds(one.run),
-            "there": one.end,
+            "converged": one.end,
         }
-        for one in found
+        for one in measured
     ]
 
 

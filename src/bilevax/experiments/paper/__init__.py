@@ -1,0 +1,1 @@
+"""The experiments of the IBCG paper: their runs, and the figures, tables and claims drawn from them."""
