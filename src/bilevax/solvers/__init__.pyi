@@ -27,3 +27,5 @@ from bilevax.solvers.stoc_bio import StocBiO as StocBiO
 from bilevax.solvers.stochastic_ibcg import StochasticIBCG as StochasticIBCG
 from bilevax.solvers.sustain import SUSTAIN as SUSTAIN
 from bilevax.solvers.ttsa import TTSA as TTSA
+
+def methods() -> list[str]: ...

@@ -20,7 +20,7 @@ from bilevax.runs.solve import solve
 from bilevax.runs.stopping import Status, Stop
 from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks
-from bilevax.sets import L2Ball
+from bilevax.sets import L2Ball, NuclearBall
 from bilevax.solvers import Solver
 from bilevax.theory import Constants
 
@@ -97,6 +97,7 @@ class Measured(NamedTuple):
 @jax.jit
 def true_gap(x: Array, y: Array, data: dict[str, Array]) -> Scalar:
     """The Frank-Wolfe gap of ell on the unit ball, by the closed forms of y*(x) and of the adjoint."""
+    x = x.reshape(-1)
     y_star = jnp.linalg.solve(data["A"], data["B"] @ x + data["b"])
     adjoint = jnp.linalg.solve(data["A"], y_star - data["c"])
     slope = data["rho"] * x + data["q"] + data["B"].T @ adjoint
@@ -139,6 +140,8 @@ def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
     solver = replace(solver, constants=constants)  # type: ignore[type-var]
     if METHODS[name].needs_sampler:
         problem = replace(problem, sampler=Blocks(x.size, x.size))
+    if solver.oracle == "low rank":  # the same ball: the nuclear norm of one row is its length
+        problem, x = replace(problem, domain=NuclearBall(1.0), x_like=None), x[None, :]
     result = _search(problem, solver, x, y)
     first, last, steps = result.trace.first, result.trace.last, result.steps
     if result.success:

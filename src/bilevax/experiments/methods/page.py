@@ -148,4 +148,6 @@ def about(name: str) -> str:
     """The first sentence of a method's documentation, and where the method is from."""
     paragraphs = (inspect.getdoc(METHODS[name].solver) or "").split("\n\n")
     kept = [part for i, part in enumerate(paragraphs) if i == 0 or part.startswith("Reference")]
+    if len(kept) == 1:
+        kept.append("Reference: none; the method is ours.")
     return " ".join(" ".join(kept).split())

@@ -139,7 +139,12 @@ METHODS: dict[str, Method] = {
     "StochasticIBCG": Method(
         solvers.StochasticIBCG, remark="Without sampling it is SOBA with an lmo, at twice the price of a step."
     ),
+    "BlockIBCG": Method(
+        solvers.BlockIBCG,
+        remark="Steps on the host. It is measured with x as a matrix of one row, whose nuclear norm is its length.",
+    ),
 }
+METHODS |= {name: Method(getattr(solvers, name)) for name in solvers.methods() if name not in METHODS}
 
 
 def chosen(names: str | None) -> list[str]:
