@@ -58,10 +58,8 @@ def test_table_1_is_the_papers():
     rows = [tuple(row.values()) for row in table1.printed_rows(table1.METHODS)]
     printed = [row for row in rows if row[1:] != ("–",) * 5]
     assert set(printed) == wanted and len(printed) == len(wanted) == 16
-    assert {row[0] for row in rows} - {row[0] for row in wanted} == {
-        *("BA", "BSA", "PBGD", "ITDBiO", "StocBiO", "F2SA", "SOBA", "SABA", "MASOBA", "SRBA", "StochasticIBCG"),
-        "BlockIBCG",
-    }
+    in_paper = {row[0].rstrip("*") for row in wanted}
+    assert len(in_paper) == 10 and {row[0].rstrip("*") for row in rows} == zoo.exported("solver") >= in_paper
 
 
 def test_the_committed_page_has_every_exported_solver():
@@ -80,7 +78,8 @@ def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
     assert cli.main(["methods", "--no-measure"]) == 0
     printed = capsys.readouterr()
     paper, code = tables(printed.out)
-    assert len(paper) == 2 + 16 + 11 and len(code) == 2 + 21 and not printed.err
+    solvers = len(zoo.exported("solver"))  # ten of them in the paper's table, with 16 lines
+    assert len(paper) == 2 + 16 + solvers - 10 and len(code) == 2 + solvers and not printed.err
     assert ["IBCG", "lmo", "1"] in code and ["AIDBiO", "projection or lmo", "2"] in code
     assert ["ABA", "projection", "2"] in code
 

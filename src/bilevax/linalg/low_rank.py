@@ -79,8 +79,8 @@ def to_l1_ball(values: np.ndarray, radius: float) -> Shrinkage:
 
 def coordinates(basis: Block, block: Block) -> np.ndarray:
     """The small matrix `basis.T @ block`, in double precision."""
-    found: np.ndarray = np.asarray(basis, np.float64).T @ np.asarray(block, np.float64)
-    return found
+    small: np.ndarray = np.asarray(basis, np.float64).T @ np.asarray(block, np.float64)
+    return small
 
 
 def orthonormal(block: Block) -> Block:
@@ -147,11 +147,11 @@ def shrunk(
             continue
         exact = whole
         if verify and not whole and rank < columns:
-            largest, found = _largest_outside(operator, left, dtype)
+            largest, vector = _largest_outside(operator, left, dtype)
             exact = largest <= shrinkage.threshold
             if not exact and columns < most:
                 more = random.standard_normal((len(basis), min(7, most - columns - 1)))
-                basis = np.column_stack([basis, found, more]).astype(dtype)
+                basis = np.column_stack([basis, vector, more]).astype(dtype)
                 continue
         break
     kept = min(columns, rank + max(SPARE, int(SPARE_SHARE * rank)))
@@ -230,11 +230,11 @@ def top_vector(product: Callable[[Any], Any], start: np.ndarray, tol: float, max
             size = float(np.linalg.norm(w))
             if size == 0 and not np.any(column):
                 return basis[j]  # the operator is zero
-            found = size <= 8 * eps * float(np.linalg.norm(column))
-            if found or j == m - 1 or (j % 4 == 3):
+            invariant = size <= 8 * eps * float(np.linalg.norm(column))
+            if invariant or j == m - 1 or (j % 4 == 3):
                 values, vectors = np.linalg.eigh(small[: j + 1, : j + 1])
                 residual = size * abs(vectors[-1, -1])
-                done = found or residual <= max(tol, 8 * eps) * abs(values[-1]) or products >= max_products
+                done = invariant or residual <= max(tol, 8 * eps) * abs(values[-1]) or products >= max_products
                 if done or j + 1 == n:
                     leading: np.ndarray = vectors[:, -1].astype(start.dtype) @ basis[: j + 1]
                     return leading / np.linalg.norm(leading)

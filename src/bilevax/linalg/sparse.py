@@ -92,17 +92,17 @@ class Pattern(eqx.Module):
 
 def sample(rows: np.ndarray, cols: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The entries (rows[i], cols[i]) of `left @ right.T`; a compiled loop where numba is installed."""
-    found = np.empty(len(rows), np.result_type(left, right))
+    entries = np.empty(len(rows), np.result_type(left, right))
     loop = _compiled_dots()
     if loop is not None and left.shape[1] > 0:
         count = BLOCKS if len(rows) >= PARALLEL else 1
         bounds = np.linspace(0, len(rows), count + 1).astype(int)
-        _side_by_side(lambda a, b: loop(rows[a:b], cols[a:b], left, right, found[a:b]), bounds[:-1], bounds[1:])
-        return found
+        _side_by_side(lambda a, b: loop(rows[a:b], cols[a:b], left, right, entries[a:b]), bounds[:-1], bounds[1:])
+        return entries
     for begin in range(0, len(rows), CHUNK):
         part = slice(begin, begin + CHUNK)
-        np.einsum("ij,ij->i", left[rows[part]], right[cols[part]], out=found[part])
-    return found
+        np.einsum("ij,ij->i", left[rows[part]], right[cols[part]], out=entries[part])
+    return entries
 
 
 @functools.cache
@@ -115,13 +115,13 @@ def _side_by_side(job: Callable[..., Any], *parts: Iterable[Any]) -> list[Any]:
     return list(_workers().map(job, *parts))
 
 
-def _dots(rows: Any, cols: Any, left: Any, right: Any, found: Any) -> None:
+def _dots(rows: Any, cols: Any, left: Any, right: Any, entries: Any) -> None:
     for t in range(len(rows)):
         i, j = rows[t], cols[t]
         total = left[i, 0] * right[j, 0]
         for k in range(1, left.shape[1]):
             total += left[i, k] * right[j, k]
-        found[t] = total
+        entries[t] = total
 
 
 @functools.cache

@@ -78,12 +78,12 @@ class Comparison:
         return self._first("seconds", column, value)
 
     def _first(self, axis: str, column: str, value: float) -> dict[str, float]:
-        found = dict.fromkeys(self.entries, float("nan"))
+        first = dict.fromkeys(self.entries, float("nan"))
         for name, trace in self._with(column).items():
             reached = np.flatnonzero(trace[column] <= value)
             if len(reached):
-                found[name] = float(trace[axis][reached[0]])
-        return found
+                first[name] = float(trace[axis][reached[0]])
+        return first
 
     def _with(self, column: str) -> dict[str, Trace]:
         """The traces that have a column, the sum of all oracle calls being one."""
@@ -191,12 +191,12 @@ def _one_line(text: str) -> str:
 
 def _slugs(names: Iterable[str]) -> list[str]:
     """Names of folders, all different, also where letters have no case."""
-    found: list[str] = []
+    slugs: list[str] = []
     for name in names:
         slug = base = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "method"
         number = 1
-        while slug in found:
+        while slug in slugs:
             number += 1
             slug = f"{base}-{number}"
-        found.append(slug)
-    return found
+        slugs.append(slug)
+    return slugs

@@ -42,11 +42,11 @@ class Audit(NamedTuple):
 
 def audit(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None) -> Audit:
     """Measure the true problem at x; `y` and `w` are starts for the inner solvers."""
-    found = _solved(problem, x, y, w)
-    gap, gap_error = _gap(problem, x, found.gradient, found.error)
-    mapping = _mapping(problem, x, found.gradient)
-    size = trees.norm(found.gradient)
-    return Audit(found.ell, gap, gap_error, size, found.error, mapping, found.y, found.v)
+    exact = _solved(problem, x, y, w)
+    gap, gap_error = _gap(problem, x, exact.gradient, exact.error)
+    mapping = _mapping(problem, x, exact.gradient)
+    size = trees.norm(exact.gradient)
+    return Audit(exact.ell, gap, gap_error, size, exact.error, mapping, exact.y, exact.v)
 
 
 def _solved(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None) -> Any:

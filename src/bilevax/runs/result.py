@@ -66,16 +66,16 @@ class Result:
 
     def constants(self) -> dict[str, tuple[float, str]]:
         """The constants the run used, each with where it came from."""
-        found: dict[str, tuple[float, str]] = {}
+        used: dict[str, tuple[float, str]] = {}
         constants = getattr(self.solver, "constants", None)
         if constants is not None:
             source = "estimated" if constants.estimated else "given"
-            found["mu_g"] = (float(constants.mu_g), source)
-            found["L_g"] = (float(constants.L_g), source)
+            used["mu_g"] = (float(constants.mu_g), source)
+            used["L_g"] = (float(constants.L_g), source)
         width, exact = self.problem.domain.diameter(self.x)
         if not np.isnan(float(width)):
-            found["D_X"] = (float(width), "exact" if exact else "upper bound")
-        return found
+            used["D_X"] = (float(width), "exact" if exact else "upper bound")
+        return used
 
     def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> Path:
         """Write `config.json`, with `notes` of the caller in it, and `trace.csv` into a run directory."""

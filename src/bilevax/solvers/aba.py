@@ -63,8 +63,8 @@ class ABA(eqx.Module):
         constants = batch_constants(self.constants, problem, x, y, key)
         beta = outer_schedule(self.beta, "project", problem, x, y, key)
         most = jnp.ceil(jnp.clip(for_steps(constants).kappa, 50, 5000)) if self.most is None else self.most
-        found = replace(self, beta=beta, most=jnp.asarray(most, jnp.int32), constants=constants)
-        return trees.cast(found, trees.dtype(x))
+        prepared = replace(self, beta=beta, most=jnp.asarray(most, jnp.int32), constants=constants)
+        return trees.cast(prepared, trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ABAState, Counts]:
         """All sequences at the start."""

@@ -74,8 +74,8 @@ class RAHGD(eqx.Module):
         xi = outer_schedule(self.xi, "project", problem, x, y, key)
         enough = jnp.ceil(jnp.clip(2 * jnp.sqrt(for_steps(constants).kappa), 1, 200))
         lower, adjoint = (jnp.asarray(enough if n is None else n, jnp.int32) for n in (self.lower, self.adjoint))
-        found = replace(self, xi=xi, lower=lower, adjoint=adjoint, constants=constants)
-        return trees.cast(found, trees.dtype(x))
+        prepared = replace(self, xi=xi, lower=lower, adjoint=adjoint, constants=constants)
+        return trees.cast(prepared, trees.dtype(x))
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[RAHGDState, Counts]:
         """No momentum yet."""

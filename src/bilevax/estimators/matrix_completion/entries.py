@@ -34,8 +34,8 @@ def is_pairs(X: Any, y: Any) -> bool:
 def of_matrix(X: Any) -> Entries:
     """The stored entries of a sparse matrix, or those of an array that are not NaN."""
     if scipy.sparse.issparse(X):
-        found = X.tocoo()
-        rows, cols, values = found.row, found.col, found.data
+        stored = X.tocoo()
+        rows, cols, values = stored.row, stored.col, stored.data
     else:
         rows, cols = np.nonzero(~np.isnan(X))
         values = X[rows, cols]
@@ -44,16 +44,16 @@ def of_matrix(X: Any) -> Entries:
 
 def indices(name: str, given: Any, count: int) -> np.ndarray:
     """Whole numbers, as many as there are values."""
-    found = np.asarray(given)
-    if found.shape != (count,):
-        raise ValueError(f"MatrixCompletion: {name} has shape {found.shape} for {count} values; give one for each.")
-    if found.dtype.kind not in "iu":
-        if found.dtype.kind != "f" or not np.all(found == np.floor(found)):
+    numbers = np.asarray(given)
+    if numbers.shape != (count,):
+        raise ValueError(f"MatrixCompletion: {name} has shape {numbers.shape} for {count} values; give one for each.")
+    if numbers.dtype.kind not in "iu":
+        if numbers.dtype.kind != "f" or not np.all(numbers == np.floor(numbers)):
             raise ValueError(
-                f"MatrixCompletion: {name} must be whole numbers, got {found.dtype}; number the ids first."
+                f"MatrixCompletion: {name} must be whole numbers, got {numbers.dtype}; number the ids first."
             )
-        found = found.astype(np.int64)
-    return found
+        numbers = numbers.astype(np.int64)
+    return numbers
 
 
 def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:

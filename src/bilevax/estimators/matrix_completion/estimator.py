@@ -238,10 +238,10 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
                 return self.complete(rows)
         rows, cols = np.atleast_1d(rows), np.atleast_1d(cols)
         rows, cols = forms.indices("rows", rows, len(cols)), forms.indices("cols", cols, len(cols))
-        found = self.mean_ + at(self.row_effects_, rows) + at(self.col_effects_, cols)  # in double precision
+        predictions = self.mean_ + at(self.row_effects_, rows) + at(self.col_effects_, cols)  # in double precision
         known = (rows >= 0) & (rows < len(self.left_)) & (cols >= 0) & (cols < len(self.right_))
-        found[known] += sample(rows[known], cols[known], self.left_, self.right_)
-        return self._in_range(found)
+        predictions[known] += sample(rows[known], cols[known], self.left_, self.right_)
+        return self._in_range(predictions)
 
     def _in_range(self, values: np.ndarray) -> np.ndarray:
         return np.clip(values, *self.range_) if self.clip else values
@@ -292,8 +292,10 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             return -_rmse(self.predict(rows, cols), np.asarray(values, float))
         if forms.is_pairs(X, y):
             return -_rmse(self.predict(*np.asarray(X).T), np.asarray(y, float))
-        found = forms.of_matrix(validate_data(self, X, accept_sparse="csr", ensure_all_finite="allow-nan", reset=False))
-        return -_rmse(self.complete(X)[found.rows, found.cols], found.values)
+        entries = forms.of_matrix(
+            validate_data(self, X, accept_sparse="csr", ensure_all_finite="allow-nan", reset=False)
+        )
+        return -_rmse(self.complete(X)[entries.rows, entries.cols], entries.values)
 
     def recommend(self, row: int, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """The n columns with the highest predictions that the row has no entry in, and the predictions."""
@@ -316,8 +318,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return save(self, path, row_ids, col_ids)
 
 
-def _rmse(found: np.ndarray, values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((found - values) ** 2)))
+def _rmse(predictions: np.ndarray, values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((predictions - values) ** 2)))
 
 
 def _rows(X: Any) -> Any:

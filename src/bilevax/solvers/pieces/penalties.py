@@ -77,8 +77,8 @@ def penalty_smoothness(
             w = adjoint_solution(problem, x, y, w, trees.zeros_like(w)).w
         return problem.lower_cross(x, y, w)
 
-    found = largest_curvature(f_xx, x, key) + sigma * largest_curvature(p_xx, x, key)
-    return jnp.where(found > 0, found, 1)
+    curvature = largest_curvature(f_xx, x, key) + sigma * largest_curvature(p_xx, x, key)
+    return jnp.where(curvature > 0, curvature, 1)
 
 
 def penalised_steps(
