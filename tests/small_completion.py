@@ -12,7 +12,7 @@ ROWS, COLS = np.nonzero(OBSERVED)
 
 
 def sides(strengths=(2.0, 0.5)):
-    """Weights and likeness of rows and of columns, with the matrices they stand for."""
+    """Weights and similarity of rows and of columns, with the matrices they stand for."""
     random = np.random.default_rng(5)
     found = []
     for n in (P, Q):

@@ -2,5 +2,5 @@
 
 from bilevax.lazy import attach
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -188,14 +188,14 @@ class SampledNuclearBall(ConvexSet):
             scaled = self.pattern.scaled(values, rows.scale, cols.scale)
         sparse = self.pattern.operator(scaled)
         # The scales are in the sparse matrix, where they cost nothing more.
-        alike_rows, alike_cols = (
+        unscaled_rows, unscaled_cols = (
             rows._replace(scale=np.ones(1, values.dtype)),
             cols._replace(scale=np.ones(1, values.dtype)),
         )
         return low_rank.Operator(
             self.pattern.shape,
-            lambda block: alike_rows.rmatvec(sparse.matvec(alike_cols.matvec(block))),
-            lambda block: alike_cols.rmatvec(sparse.rmatvec(alike_rows.matvec(block))),
+            lambda block: unscaled_rows.rmatvec(sparse.matvec(unscaled_cols.matvec(block))),
+            lambda block: unscaled_cols.rmatvec(sparse.rmatvec(unscaled_rows.matvec(block))),
         )
 
     @property
