@@ -90,8 +90,8 @@ def _solve(readings: Readings, report: Report) -> Outcome:
             f"On the {missing.sum()} readings that did not arrive, least squares is wrong by {plain:.2f} degrees "
             f"(root mean square); guessing the mean everywhere gives {guess:.2f}. bilevax is wrong by {ours:.2f} "
             f"degrees: its error is {compare_errors(plain, ours)}. Nobody told it which readings are wrong, but of the "
-            f"{readings.wrong.sum()} readings that lie farthest from its table, {recognised} are.",
-            f"The fit by bilevax ended with the status {robust.status}. Its message: {robust.message}. "
+            f"{readings.wrong.sum()} readings that lie farthest from its table, {recognised} are wrong ones.",
+            f'The fit by bilevax ended with the status {robust.status}. Its message: "{robust.message}". '
             f"{_meaning(robust.status)} What was verified is the error itself, on true temperatures that neither fit "
             "was given.",
         ),

@@ -125,7 +125,7 @@ def _solve(sources: Sources, report: Report) -> Outcome:
 
 
 def _ending(result: Result) -> str:
-    gap = f"{float(result.audit().gap):.1e}"
+    gap = f"{float(result.audit().gap):.2g}"
     if result.status is Status.CONVERGED:
         return (
             f"The run ended with the status CONVERGED after {result.steps} steps. bilevax gives this status only after "
@@ -134,7 +134,7 @@ def _ending(result: Result) -> str:
             "your own measurements by more than the gap."
         )
     return (
-        f"The run ended with the status {result.status.name}. Its message: {result.message}. The gap is {gap}, and "
+        f'The run ended with the status {result.status.name}. Its message: "{result.message}". The gap is {gap}, and '
         f"{TOL:g} was asked for, so bilevax does not call this a success."
     )
 
@@ -178,6 +178,7 @@ def _draw(sources: Sources, result: Result, errors: dict[str, Errors]) -> Any:
     convergence.plot(steps, gaps, color=GOOD_COLOUR, linewidth=1.6)
     convergence.plot(steps[-1], gaps[-1], color=GOOD_COLOUR, marker="o")
     convergence.axhline(TOL, color="#555555", linestyle="--", linewidth=1)
+    convergence.annotate(f"asked for: {TOL:g}", (0.02, TOL), xycoords=("axes fraction", "data"), va="bottom")
     finish_axis(convergence, "step", "true gap")
     convergence.set_title(f"{result.status.name} after {result.steps} steps")
     return figure
