@@ -51,7 +51,7 @@ def _story(options: argparse.Namespace) -> int:
 
 
 def _paper(options: argparse.Namespace) -> int:
-    from bilevax.experiments.demo import demo
+    from bilevax.experiments.paper.demo import demo
 
     steps, n = options.steps or 1000, options.size or 250
     print(demo(options.out, seed=options.seed, steps=steps, n=n, progress=not options.quiet))

@@ -11,7 +11,7 @@ from bilevax.drawing import figures
 from bilevax.drawing.tables import markdown
 from bilevax.experiments.story import readings, sources
 from bilevax.experiments.story.chapter import Report
-from bilevax.files import write_atomic
+from bilevax.files import write_text
 
 _WIDTH = 100
 _CLOSING = "In short"
@@ -46,7 +46,7 @@ def tell(folder: Path, *, seed: int, say: Callable[[str], None], report: Report)
 
     table = markdown(rows)
     page += [f"## {_CLOSING}", table, *_NEXT]
-    saved.append(write_atomic(folder / "story.md", lambda stream: stream.write("\n\n".join(page) + "\n")))
+    saved.append(write_text(folder / "story.md", "\n\n".join(page) + "\n"))
     say(f"\n{_CLOSING}\n\n{table}\n")
     say("Saved: " + ", ".join(map(str, saved)))
     say("\nWhere to look next:")

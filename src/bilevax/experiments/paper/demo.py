@@ -1,4 +1,4 @@
-"""What `bilevax demo` shows: the paper's methods on its two smallest problems, as printed and repaired."""
+"""What `bilevax demo paper` shows: the methods of the paper on its two smallest problems, as printed and repaired."""
 
 from __future__ import annotations
 
