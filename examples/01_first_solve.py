@@ -1,6 +1,6 @@
 # %% [markdown]
 # # A first solve
-# Five data sources, two of them with random labels. Learn weights on the simplex so that a model fitted to the
+# Five data sources, two of them with random labels. Learn weights that add up to 1, so that a model fitted to the
 # weighted sources does well on a small clean set. This is the example of the README, with a look inside.
 
 # %%
@@ -9,43 +9,54 @@ import jax.numpy as jnp
 
 import bilevax as bx
 
-keys = jax.random.split(jax.random.key(0), 4)
-A, V = jax.random.normal(keys[0], (5, 40, 10)), jax.random.normal(keys[1], (60, 10))
-truth = jax.random.normal(keys[2], (10,))
-a = (A @ truth).at[3:].set(3 * jax.random.normal(keys[3], (2, 40)))
-data = {"A": A, "a": a, "V": V, "v": V @ truth}
+keys = jax.random.split(jax.random.key(1), 4)
+inputs, clean_inputs = jax.random.normal(keys[0], (5, 40, 10)), jax.random.normal(keys[1], (60, 10))
+truth, noise = jax.random.normal(keys[2], (10,)), jax.random.normal(keys[3], (5, 40))
+labels = (inputs @ truth + 0.5 * noise).at[3:].set(3 * noise[3:])
+data = {"sources": (inputs, labels), "clean": (clean_inputs, clean_inputs @ truth)}
 
 
-def validation(x, y, data):
-    return jnp.mean((data["V"] @ y - data["v"]) ** 2)
+def validation(x, y, data):  # upper level: the error of model y on clean data
+    inputs, labels = data["clean"]
+    return jnp.mean((inputs @ y - labels) ** 2)
 
 
-def training(x, y, data):
-    return x @ jnp.mean((data["A"] @ y - data["a"]) ** 2, axis=1) + 0.01 * jnp.sum(y**2)
+def training(x, y, data):  # lower level: model y is fitted to the sources, weighted by x
+    inputs, labels = data["sources"]
+    return x @ jnp.mean((inputs @ y - labels) ** 2, axis=1) + 0.01 * jnp.sum(y**2)
 
 
-problem = bx.BilevelProblem(validation, training, bx.Simplex(), data)
+problem = bx.BilevelProblem(upper=validation, lower=training, domain=bx.Simplex(), data=data)
 
 # %% [markdown]
-# `tol` is the true Frank-Wolfe gap. The result is only `CONVERGED` if that gap passes with both inner problems solved.
+# `tol` bounds the true gap. The status is `CONVERGED` only if that gap passes with the model fitted again, accurately.
+# `metrics=bx.exact_metrics` computes the true objective and the true gap for each row of the trace.
 
 # %%
-result = bx.solve(problem, x0=jnp.full(5, 0.2), y0=jnp.zeros(10), steps=3000, tol=1e-3, metrics=bx.exact_metrics)
+x0, y0 = jnp.full(5, 0.2), jnp.zeros(10)
+result = bx.solve(problem, x0=x0, y0=y0, steps=200, tol=3e-4, metrics=bx.exact_metrics)
 print(result)
-print("trust:", result.x.round(2))
+print("weights:", *(f"{w:.2f}" for w in result.x))
 
 # %% [markdown]
-# Each row of the trace is one point of the run. `upper` is f at the tracked y, `ell` the true objective.
+# Each row of the trace is one point of the run. `upper` is the validation error of the tracked model y, `ell` is that
+# of the accurately fitted model.
 
 # %%
 for row in result.trace:
     print(f"step {row['step']:>4}  upper {row['upper']:.5f}  ell {row['ell']:.5f}  true gap {row['true_gap']:.1e}")
 
 # %% [markdown]
+# A picture of the run; `path="run.png"` would save it.
+
+# %%
+figure = bx.plot(result, ["ell", "true_gap"], against="step")
+
+# %% [markdown]
 # The same steps as a pure function can be vmapped, here over constant step sizes.
 
 # %%
 gammas = jnp.array([0.3, 0.1, 0.03])
-ends = jax.vmap(lambda gamma: bx.run(problem, bx.IBCG(gamma), jnp.full(5, 0.2), jnp.zeros(10), steps=200)[0])(gammas)
+ends = jax.vmap(lambda gamma: bx.run(problem, bx.IBCG(gamma), x0, y0, steps=200)[0])(gammas)
 for gamma, x, y in zip(gammas, ends.x, ends.y, strict=True):
     print(f"gamma {gamma:.2f}: ell = {bx.exact_hypergradient(problem, x, y).ell:.5f}")
