@@ -6,7 +6,6 @@ The block begins where the last one ended, so that along a converging sequence o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,21 +15,6 @@ import scipy
 Block = np.ndarray
 SPARE, SPARE_SHARE = 4, 0.15
 """Vectors kept beyond the rank: four, or this share of the rank."""
-
-
-@functools.cache
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def one_blas_thread() -> Any:
-    """A context in which BLAS uses one thread.
-
-    Its threads wait for each other by spinning: on a busy machine that made small dense algebra ten times slower.
-    """
-    return _libraries().limit(limits=1, user_api="blas")
 
 
 class Operator(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import trees
+from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
@@ -41,7 +42,8 @@ class Run:
         stepping = chunks.place(problem, solver)
         self._init, self._advance = stepping.init, stepping.advance
         self._solver_kernels = stepping.problem.solver_kernels
-        self.solver, seconds = self.clock.call(stepping.prepare, problem, solver, x, y, plan.key)
+        with one_blas_thread():  # estimates decompose small matrices
+            self.solver, seconds = self.clock.call(stepping.prepare, problem, solver, x, y, plan.key)
         self.clock.seconds += seconds
         self.counts = dict.fromkeys(COUNTS, 0)
         self.k = 0

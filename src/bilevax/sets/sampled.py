@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg import low_rank
+from bilevax.linalg.blas import one_blas_thread
 from bilevax.linalg.host_loops import Kernels
 from bilevax.linalg.sparse import Pattern
 from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory, check_positive
@@ -227,7 +228,7 @@ class SampledNuclearBall(ConvexSet):
         tol = max(float(self.tol), float(self.loose) / (int(k) + 2))
         # Squares of tiny or huge values would leave the range; dividing by a power of two loses nothing else.
         unit = 2.0 ** np.round(np.log2(np.abs(values).max(initial=0.0) or 1.0))
-        with low_rank.one_blas_thread():
+        with one_blas_thread():
             direction_in_ball = self._inside(values / values.dtype.type(unit), rows, cols)
             _, u, v, error = low_rank.top_pair(direction_in_ball, np.asarray(guess), tol, self.max_products)
         left = np.asarray(rows.matvec(-float(self.radius) * u), values.dtype)[:, None]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps
-from bilevax.linalg.low_rank import one_blas_thread
+from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.pieces.defaults import check_counts

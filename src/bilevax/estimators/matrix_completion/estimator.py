@@ -20,7 +20,7 @@ from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.estimators.matrix_completion.options import Options, options_of
 from bilevax.estimators.matrix_completion.path import Choice, choose
 from bilevax.estimators.matrix_completion.similarity import damped, norm_weights
-from bilevax.linalg.low_rank import one_blas_thread
+from bilevax.linalg.blas import one_blas_thread
 from bilevax.linalg.sparse import sample
 from bilevax.runs.clock import Interrupt
 from bilevax.runs.stopping import Status
