@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test test-all slow coverage lint types format docs benchmark reproduce dist clean
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml src/bilevax/__init__.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

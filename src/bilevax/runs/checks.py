@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from dataclasses import replace
@@ -171,9 +172,15 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
             f"pass them in data.",
             stacklevel=5,
         )
-    value = float((problem.upper_value if name == "upper" else problem.lower_value)(x, y))
+    value = float(_value(problem, name, x, y))
     if not np.isfinite(value):
         raise ValueError(f"{name}(x0, y0, data) is {value}; both objectives must be finite at the start.")
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def _value(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -> Any:
+    """f or g at a point, as one compiled function: single operations would be compiled one by one."""
+    return getattr(problem, name)(x, y, problem.data)
 
 
 def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:

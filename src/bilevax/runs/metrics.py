@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
@@ -58,30 +59,33 @@ _hypergradient = jax.jit(exact_hypergradient)
 
 
 def _gap(problem: BilevelProblem, x: PyTree, gradient: PyTree, error: Scalar) -> tuple[Scalar, Scalar]:
-    diameter = jnp.asarray(problem.domain.diameter(x).value, trees.dtype(x))
-    if jnp.isinf(diameter):
-        return jnp.full_like(diameter, jnp.nan), jnp.full_like(diameter, jnp.nan)
-    look = _best_vertex if problem.domain.kernels.on_host else _compiled_best_vertex
-    s, lmo_error = look(problem.domain.at_full_precision(), x, gradient)
-    # A set of unknown diameter: twice the distance to the best vertex stands in for it.
-    reach = jnp.where(jnp.isnan(diameter), 2 * trees.norm(trees.sub(x, s)), diameter)
-    return trees.gap(gradient, x, s), lmo_error + reach * error
-
-
-def _best_vertex(domain: Any, x: PyTree, gradient: PyTree) -> tuple[PyTree, Scalar]:
-    # Without the run's warm start: a second, independent look for the extreme direction.
-    s, memory = domain.lmo(gradient, domain.start(x))
-    return s, memory.error
-
-
-_compiled_best_vertex = jax.jit(_best_vertex)
+    diameter = np.asarray(problem.domain.diameter(x).value, trees.dtype(x))
+    if np.isinf(diameter):
+        nan = jnp.full((), jnp.nan, trees.dtype(x))
+        return nan, nan
+    return _best_vertex_gap(problem.domain.at_full_precision(), x, gradient, error, diameter)
 
 
 def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:
     """The Frank-Wolfe gap by an estimate of the gradient, and the error of the oracle in it."""
-    look = _best_vertex if problem.domain.kernels.on_host else _compiled_best_vertex
-    s, error = look(problem.domain.at_final_tolerance(), x, direction)
-    return trees.gap(direction, x, s), error
+    zero = np.zeros((), trees.dtype(x))
+    return _best_vertex_gap(problem.domain.at_final_tolerance(), x, direction, zero, zero)
+
+
+def _best_vertex_gap(domain: Any, x: PyTree, gradient: PyTree, error: Any, diameter: Any) -> tuple[Scalar, Scalar]:
+    """The gap by a gradient with this error, and how far it may be off; one compiled function where the set allows."""
+    return (_vertex_gap if domain.kernels.on_host else _compiled_vertex_gap)(domain, x, gradient, error, diameter)
+
+
+def _vertex_gap(domain: Any, x: PyTree, gradient: PyTree, error: Any, diameter: Any) -> tuple[Scalar, Scalar]:
+    # Without the run's warm start: a second, independent search for the extreme direction.
+    s, memory = domain.lmo(gradient, domain.start(x))
+    # A set of unknown diameter: twice the distance to the best vertex stands in for it.
+    reach = jnp.where(jnp.isnan(diameter), 2 * trees.norm(trees.sub(x, s)), diameter)
+    return trees.gap(gradient, x, s), memory.error + reach * error
+
+
+_compiled_vertex_gap = jax.jit(_vertex_gap)
 
 
 def _mapping(problem: BilevelProblem, x: PyTree, gradient: PyTree) -> Scalar:
