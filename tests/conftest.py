@@ -19,7 +19,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 COMPILED = Path(__file__).parents[1] / ".cache" / "compiled"
-TOO_MUCH = 1.2e9  # bytes of one process, from which on compiled code is forgotten
+TOO_MUCH = 1.0e9  # bytes of one process, from which on compiled code is forgotten
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
