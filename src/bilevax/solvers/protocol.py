@@ -76,7 +76,11 @@ class State(Protocol):
 
 
 class Solver(Protocol):
-    """The contract of every method."""
+    """The contract of every method.
+
+    A method whose state already holds the direction at its point may add `observe(state) -> Info`. The loop then reads
+    a row from the state; otherwise it takes the next step ahead to make the row.
+    """
 
     @property
     def oracle(self) -> str:

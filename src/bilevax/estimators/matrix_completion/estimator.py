@@ -192,7 +192,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.status_, self.message_, self.trace_ = stop.status.name, stop.message, fit.trace
         if stop.status is Status.NONFINITE:
             warnings.warn(f"MatrixCompletion: {stop.message}.", RuntimeWarning, stacklevel=4)
-        self._keep(fit, entries, options)
+        self._keep(fit, entries)
 
     def _resized(self, shape: tuple[int, int]) -> tuple[np.ndarray, ...]:
         """The model of the last fit with zeros for new rows and columns."""
@@ -203,7 +203,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         p, q = shape
         return (grown(self.left_, p), grown(self.right_, q), grown(self.row_effects_, p), grown(self.col_effects_, q))
 
-    def _keep(self, fit: CompletionFit, entries: Entries, options: Options) -> None:
+    def _keep(self, fit: CompletionFit, entries: Entries) -> None:
         effects, x = fit.effects, fit.state.x
         assert effects is not None
         self.mean_, self.range_ = fit.mean, (float(entries.values.min()), float(entries.values.max()))
