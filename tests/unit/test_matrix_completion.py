@@ -266,6 +266,9 @@ def test_ctrl_c_keeps_the_model_so_far(monkeypatch, at):
     model = MatrixCompletion().fit(TRIPLE)
     assert model.status_ == "STOPPED" and model.message_.startswith(f"interrupted at step {at};")
     assert model.n_steps_ == at and model.complete().shape == SHAPE
+    # Nothing is begun after it: no radius without a step, and the model is the one of the last radius.
+    assert all(row["steps"] > 0 for row in model.path_) and model.path_[-1]["radius"] == model.radius_
+    assert model.trace_["radius"][-1] == model.radius_
 
 
 def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
