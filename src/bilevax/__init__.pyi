@@ -13,13 +13,13 @@ from bilevax.problem import BilevelProblem as BilevelProblem
 from bilevax.problem import LowerStructure as LowerStructure
 from bilevax.problem import check_derivatives as check_derivatives
 from bilevax.problems import minimax as minimax
+from bilevax.runs.audit import Audit as Audit
+from bilevax.runs.audit import audit as audit
+from bilevax.runs.audit import exact_metrics as exact_metrics
 from bilevax.runs.chunks import run as run
 from bilevax.runs.compare import compare as compare
 from bilevax.runs.comparison import Comparison as Comparison
-from bilevax.runs.metrics import Audit as Audit
-from bilevax.runs.metrics import audit as audit
 from bilevax.runs.metrics import basic_metrics as basic_metrics
-from bilevax.runs.metrics import exact_metrics as exact_metrics
 from bilevax.runs.result import Result as Result
 from bilevax.runs.result import SolveFailed as SolveFailed
 from bilevax.runs.solve import solve as solve

@@ -18,6 +18,7 @@ from bilevax import trees
 from bilevax.hypergradient import exact_hypergradient
 from bilevax.linalg import lanczos
 from bilevax.problem import BilevelProblem, LowerStructure
+from bilevax.sets import ConvexSet
 from bilevax.theory import Constants
 
 PRODUCTS = 288
@@ -41,12 +42,17 @@ def lower_spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, ma
     return lanczos.extreme_eigenvalues(matvec, flat.size, key, max_products=max_products, dtype=flat.dtype)
 
 
-def _extreme_point(problem: BilevelProblem, x: PyTree, d: PyTree) -> PyTree:
+def extreme_point(domain: ConvexSet, x: PyTree, d: PyTree) -> PyTree:
     """The extreme point of the set against `d`; where it is unbounded and has none, one step from x along it."""
+    step = trees.sub(x, d)
     try:
-        return problem.domain.lmo(d, problem.domain.start(x))[0]
+        s = domain.lmo(d, domain.start(x))[0]
     except NotImplementedError:
-        return problem.domain.project(trees.sub(x, d))
+        return domain.project(step)
+    if isinstance(s, trees.Point):
+        return s
+    # A box may be unbounded in some of its coordinates only.
+    return jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(a), a, b), s, step)
 
 
 def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
@@ -55,7 +61,7 @@ def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tupl
 
 
 def _towards(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, share: float) -> tuple[PyTree, PyTree]:
-    s = _extreme_point(problem, x, trees.random_like(x, key))
+    s = extreme_point(problem.domain, x, trees.random_like(x, key))
     x = trees.move(x, s, jnp.asarray(share, trees.dtype(y)))
     g_y = problem.lower_grad(x, y)
     curvature = trees.inner(g_y, problem.lower_hvp(x, y, g_y))
@@ -98,7 +104,7 @@ def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Arra
     """
     problem = _traceable(problem)
     d = trees.random_like(x, key)
-    one, other = (trees.sub(_extreme_point(problem, x, v), x) for v in (d, trees.scale(-1, d)))
+    one, other = (trees.sub(extreme_point(problem.domain, x, v), x) for v in (d, trees.scale(-1, d)))
     farther = trees.norm(one) >= trees.norm(other)  # x itself may be an extreme point, and the answer
     chord = jax.tree.map(lambda a, b: jnp.where(farther, a, b), one, other)
     reach, size = trees.norm(chord), 1 + trees.norm(x)

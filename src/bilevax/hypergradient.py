@@ -11,68 +11,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg import host_loops
+from bilevax.linalg.conjugate_gradient import LinearSolution, conjugate_gradient, solve_linear
 from bilevax.problem import BilevelProblem, LowerProducts
 
 HessianProduct = Callable[[PyTree], PyTree]
 
-LONGEST_SERIES = 100_000
-"""No estimate of an inverse takes more Hessian products than this."""
+LONGEST_SERIES = 2_000
+"""No Neumann series takes more Hessian products than this: a step is not interrupted, and must end in time."""
 
 
 def adjoint_step(hvp: HessianProduct, f_y: PyTree, w: PyTree, eta: Scalar | float) -> tuple[PyTree, PyTree]:
     """One gradient step on the quadratic (7), and the residual `H w - f_y` it started from (Alg. 1 line 4)."""
     residual = trees.sub(hvp(w), f_y)
     return trees.axpy(-eta, residual, w), residual
-
-
-class LinearSolution(NamedTuple):
-    """What conjugate gradients ended with."""
-
-    w: PyTree
-    residual: Scalar
-    products: Int[Array, ""]
-
-
-def conjugate_gradient(
-    hvp: HessianProduct, b: PyTree, w: PyTree, *, tol: Scalar | float = 0.0, max_steps: int = 1000, host: bool = False
-) -> LinearSolution:
-    """`H w = b` by conjugate gradients from `w`, until the residual is at most `tol |b|`.
-
-    `tol=0` goes on for as long as rounding allows: it ends at eps |b|, below which the residual of the recursion goes
-    on falling and the true one does not, or once it has found no better value in fifty products. The best iterate is
-    returned.
-    """
-    target = jnp.maximum(tol, jnp.finfo(trees.dtype(b)).eps) * trees.norm(b)
-    r = trees.sub(b, hvp(w))
-    rr = trees.inner(r, r)
-
-    def unfinished(carry: tuple[Any, ...]) -> Array:
-        _, _, _, rr, best, _, since, k = carry
-        return (jnp.sqrt(best) > target) & (rr > 0) & (since < 50) & (k < max_steps)
-
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        w, r, p, rr, best, best_w, since, k = carry
-        Hp = hvp(p)
-        curvature = trees.inner(p, Hp)
-        length = jnp.where(curvature > 0, rr / jnp.where(curvature > 0, curvature, 1), 0)
-        w = trees.axpy(length, p, w)
-        r = trees.axpy(-length, Hp, r)
-        new = trees.inner(r, r)
-        p = trees.axpy(new / rr, p, r)
-        better = new < best
-        best_w = jax.tree.map(lambda u, v: jnp.where(better, u, v), w, best_w)
-        since = jnp.where(new < 0.81 * best, 0, since + 1)
-        return w, r, p, new, jnp.minimum(new, best), best_w, since, k + 1
-
-    zero = jnp.zeros((), jnp.int32)
-    start = (w, r, r, rr, rr, w, zero, zero)
-    *_, best, w, _, k = host_loops.loop_while(unfinished, step, start, host=host)
-    return LinearSolution(w, jnp.sqrt(best), k + 1)
 
 
 def neumann(
@@ -127,27 +82,25 @@ def sampled_hvp(problem: BilevelProblem, lower: LowerProducts, x: PyTree, y: PyT
     return lambda w, key: problem.sample(key).lower_hvp(x, y, w)
 
 
-def dense_adjoint(hvp: HessianProduct, b: PyTree) -> PyTree:
-    """`H^-1 b` by a Cholesky factorization of the whole Hessian; for small lower levels."""
-    flat, back = ravel_pytree(b)
-    columns = jax.lax.map(lambda e: ravel_pytree(hvp(back(e)))[0], jnp.eye(flat.size, dtype=flat.dtype))
-    return back(jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(0.5 * (columns + columns.T)), flat))
-
-
 def direction(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
     """F(x, y, w) = f_x - J w."""
     f_x, _ = problem.upper_grads(x, y)
     return trees.sub(f_x, problem.lower_cross(x, y, w))
 
 
+def product_limit(y: PyTree) -> int:
+    """The most Hessian products for one linear system: in exact arithmetic as many as variables are enough."""
+    return min(20_000, 10 * trees.size(y) + 500)
+
+
 def adjoint_solution(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> LinearSolution:
     """`H(x, y)^-1 b` as accurately as the precision allows: the user's formula, or conjugate gradients from `w`."""
     if problem.structure.solve_adjoint is not None:
-        zero = jnp.zeros((), trees.dtype(b))
+        zero, yes = jnp.zeros((), trees.dtype(b)), jnp.asarray(True)
         v = problem.structure.solve_adjoint(trees.coordinates(x), y, b, problem.data)
-        return LinearSolution(v, zero, jnp.zeros((), jnp.int32))
+        return LinearSolution(v, zero, jnp.zeros((), jnp.int32), yes, yes, zero, zero)
     hvp = problem.linearize_lower(x, y).hvp
-    return conjugate_gradient(hvp, b, w, max_steps=5000, host=problem.structure.host)
+    return solve_linear(hvp, b, w, max_steps=product_limit(y), host=problem.structure.host)
 
 
 def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> PyTree:
@@ -169,28 +122,35 @@ def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int
     def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         y, g_y, size, _, k = carry
         hvp = problem.linearize_lower(x, y).hvp
-        p = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=1e-3, max_steps=1000, host=host).w
+        solution = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=1e-3, max_steps=product_limit(y), host=host)
+        # Where curvature is not positive at once, the gradient is all that is known.
+        known = trees.inner(solution.w, solution.w) > 0
+        p = jax.tree.map(lambda u, v: jnp.where(known, u, v), solution.w, g_y)
+        value, slope = problem.lower_value(x, y), trees.inner(p, g_y)
 
-        # The norm of the gradient is the merit function: it falls along p and, unlike g, is accurate to the end.
-        def trial(t: Scalar) -> tuple[PyTree, PyTree, Scalar]:
+        # The norm of the gradient is the first merit function: unlike g, it is accurate to the end. A direction that
+        # conjugate gradients could not finish need not lower it, but lowers g.
+        def trial(t: Scalar) -> tuple[PyTree, PyTree, Scalar, Array]:
             y_t = trees.axpy(-t, p, y)
             g_t = problem.lower_grad(x, y_t)
-            return y_t, g_t, trees.norm(g_t)
+            norm = trees.norm(g_t)
+            fall = value - problem.lower_value(x, y_t)
+            lower = (fall >= 1e-4 * t * slope) & (fall > 64 * eps * jnp.abs(value))
+            return y_t, g_t, norm, (norm <= (1 - 1e-4 * t) * size) | (lower & jnp.isfinite(norm))
 
         def too_long(search: tuple[Any, ...]) -> Array:
-            t, _, _, new = search
-            return ~(new <= (1 - 1e-4 * t) * size) & (t > eps)
+            t, _, _, _, accepted = search
+            return ~accepted & (t > eps)
 
         one = jnp.ones((), size.dtype)
-        _, y_t, g_t, new = host_loops.loop_while(
+        _, y_t, g_t, new, accepted = host_loops.loop_while(
             too_long, lambda search: (search[0] / 2, *trial(search[0] / 2)), (one, *trial(one)), host=host
         )
-        improved = new < size
         # Terms of the size of H y cancel in the gradient; below their rounding nothing can be gained.
         floor = 4 * eps * trees.norm(hvp(y))
-        keep = lambda u, v: jnp.where(improved, u, v)  # noqa: E731
+        keep = lambda u, v: jnp.where(accepted, u, v)  # noqa: E731
         y, g_y = jax.tree.map(keep, y_t, y), jax.tree.map(keep, g_t, g_y)
-        return y, g_y, jnp.minimum(new, size), improved & (new > floor), k + 1
+        return y, g_y, jnp.where(accepted, new, size), accepted & (new > floor), k + 1
 
     g_y = problem.lower_grad(x, y)
     size = trees.norm(g_y)
@@ -205,14 +165,12 @@ class Hypergradient(NamedTuple):
     gradient: PyTree
     y: PyTree
     v: PyTree
-    error: Scalar
-    """Estimate of the gradient's own error: how much one more round of refinement changes it, plus rounding."""
 
 
 def exact_hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None = None) -> Hypergradient:
     """ell(x) = f(x, y*(x)) and its gradient, with both inner problems solved to the precision of the numbers.
 
-    `y` and `w` are starts only.
+    `y` and `w` are starts only. `bx.audit` also bounds the error.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> problem = bx.BilevelProblem(
@@ -221,29 +179,8 @@ def exact_hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree
     >>> bx.exact_hypergradient(problem, jnp.array([0.5]), jnp.zeros(1)).gradient.tolist()
     [4.0]
     """
-
-    def refine(y: PyTree, w: PyTree) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-        y = solve_lower(problem, x, y)
-        f_x, f_y = problem.upper_grads(x, y)
-        w = solve_adjoint(problem, x, y, f_y, w)
-        Jw = problem.lower_cross(x, y, w)
-        return y, w, f_x, Jw
-
-    y, w, f_x, Jw = refine(y, trees.zeros_like(y) if w is None else w)
-    first = trees.sub(f_x, Jw)
-    y, w = _correct(problem, x, y, w)
-    f_x, _ = problem.upper_grads(x, y)
-    Jw = problem.lower_cross(x, y, w)
-    gradient = trees.sub(f_x, Jw)
-    rounding = 16 * jnp.finfo(trees.dtype(y)).eps * (trees.norm(f_x) + trees.norm(Jw))
-    error = 2 * trees.norm(trees.sub(gradient, first)) + rounding
-    return Hypergradient(problem.upper_value(x, y), gradient, y, w, error)
-
-
-def _correct(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[PyTree, PyTree]:
-    """One Newton correction of y and of w; what it changes measures what was still wrong."""
-    zero = trees.zeros_like(y)
-    y = trees.sub(y, solve_adjoint(problem, x, y, problem.lower_grad(x, y), zero))
-    _, f_y = problem.upper_grads(x, y)
-    residual = trees.sub(f_y, problem.lower_hvp(x, y, w))
-    return y, trees.add(w, solve_adjoint(problem, x, y, residual, zero))
+    y = solve_lower(problem, x, y)
+    f_x, f_y = problem.upper_grads(x, y)
+    w = solve_adjoint(problem, x, y, f_y, trees.zeros_like(y) if w is None else w)
+    gradient = trees.sub(f_x, problem.lower_cross(x, y, w))
+    return Hypergradient(problem.upper_value(x, y), gradient, y, w)

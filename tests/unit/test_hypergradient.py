@@ -31,7 +31,6 @@ def test_hypergradient_equals_the_closed_form_on_every_set(name):
     true = known.gradient(x)
     difference = float(trees.norm(trees.sub(found.gradient, true)))
     assert difference <= 1e-10 * float(trees.norm(true))
-    assert difference <= float(found.error)
 
 
 def logistic_problem():
@@ -63,7 +62,6 @@ def test_hypergradient_agrees_with_finite_differences():
     ]
     found = hg.exact_hypergradient(problem, x, jnp.zeros(4))
     np.testing.assert_allclose(found.gradient, centred, rtol=1e-6, atol=1e-9)
-    assert float(found.error) < 1e-10
 
 
 @pytest.mark.parametrize("start", [0.0, 50.0, -1e4])
@@ -125,13 +123,10 @@ def test_random_neumann_draws_a_fresh_sample_for_each_factor():
         assert len(seen) == len(set(seen)) == int(p)
 
 
-def test_dense_adjoint_and_user_formula_agree_with_linear_algebra():
+def test_a_formula_for_the_adjoint_is_used():
     known = known_problem("Simplex", kappa=1e4)
     x, y = jnp.full(5, 0.4), jnp.ones(6)
     b = jnp.arange(6.0)
-    exact = np.linalg.solve(known.problem.data["A"], b)
-    hvp = known.problem.linearize_lower(x, y).hvp
-    np.testing.assert_allclose(hg.dense_adjoint(hvp, b), exact, rtol=1e-9)
     formula = bx.LowerStructure(solve_adjoint=lambda x, y, b, data: 2 * b)
     marked = replace(known.problem, structure=formula)
     np.testing.assert_allclose(hg.solve_adjoint(marked, x, y, b, b), 2 * b)

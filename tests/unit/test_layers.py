@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 LAYERS = [
     ["trees", "linalg", "files", "lazy"],
     ["sets", "schedules", "sampling", "problem"],
-    ["hypergradient", "theory", "estimation"],
+    ["hypergradient", "theory", "estimation", "verdict"],
     ["solvers"],
     ["drawing"],
     ["runs", "diagnosis"],

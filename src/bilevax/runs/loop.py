@@ -15,6 +15,7 @@ from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
+from bilevax.runs.audit import Audit, audit, gradient_mapping
 from bilevax.runs.clock import Clock, Interrupt
 from bilevax.runs.plan import Plan
 from bilevax.runs.progress import Progress
@@ -22,7 +23,9 @@ from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule, Status, Stop, as_stop
 from bilevax.runs.trace import Row, Trace
 from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.verdict.assumptions import Assumptions, examine
 
+_CONVEX = "Add a ridge term such as 0.5 * mu * jnp.sum(y**2) to lower, or remove what lower does not determine"
 _CHUNK_SECONDS = 0.2  # how long compiled code may run before the loop looks at the clock and the interrupt flag
 
 
@@ -50,6 +53,9 @@ class Run:
         self.after_step: Callable[[Run], None] | None = None
         self.verify_after = 0
         self.unverified = ""
+        self.verified: Audit | None = None
+        self.examined: Assumptions | None = None
+        self.begun = (x, y)
         label = plan.progress if isinstance(plan.progress, str) else type(solver).__name__
         self.progress = Progress(plan.steps, label) if plan.progress else None
         self.restart(stepping.problem, x, y)
@@ -79,7 +85,7 @@ class Run:
             self.progress.close(self.k, self.trace.last, stop.status.name)
         return Result(
             x=self.state.x,
-            y=self.state.y,
+            y=self.state.y if self.verified is None else self.verified.y,
             status=stop.status,
             message=stop.message + self.unverified,
             steps=self.k,
@@ -89,6 +95,7 @@ class Run:
             state=self.state,
             problem=self.problem,
             solver=self.solver,
+            verified=self.verified,
         )
 
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
@@ -145,6 +152,11 @@ class Run:
         row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
         row.update({name: float(getattr(summary, name)) for name in ("adjoint_residual", "grad_norm")})
         row["lmo_error"] = float(lmo_error)
+        if not self.bounded:
+            mapping = summary.direction is not None and self.plan.compute_gap
+            row["gradient_mapping"] = (
+                gradient_mapping(self.problem.domain, self.state.x, summary.direction) if mapping else np.nan
+            )
         row.update(self.counts)
         for metric in self.plan.metrics:
             _add_metrics(row, self._measured(metric))
@@ -174,28 +186,47 @@ class Run:
         return None
 
     def _verified(self, claim: Stop) -> Stop | None:
-        """Grant `CONVERGED` only if the gap with both inner problems solved, plus its error, passes too."""
+        """Grant `CONVERGED` only if the true gap plus its error passes too, and nothing speaks against the audit."""
         if self.k < min(self.verify_after, self.plan.steps):
             return None
         with self.clock.compilation():
-            true = measures.audit(self.problem, self.state.x, self.state.y, getattr(self.state, "w", None))
-        bounded = not np.isnan(float(true.gap))
-        value, error = (true.gap, true.gap_error) if bounded else (true.grad_norm, true.grad_error)
-        name = "true gap" if bounded else "|grad ell|"
-        outside = self.problem.domain.violations(self.state.x)
-        if not outside and float(value) < -float(error):
-            outside = "its gap is negative"  # no point of the set has one: what a user's oracle says of itself
+            true = self._audit()
+            name, value, error = true.measure
+            outside = self.problem.domain.violations(self.state.x)
+            if not outside and value < -error:
+                outside = "its gap is negative"  # no point of the set has one: what a user's oracle says of itself
+            passes = not outside and not true.not_convex and value + error <= claim.limit
+            assumptions = self._assumptions(true) if passes else Assumptions()
+        not_convex, refusal = true.not_convex or assumptions.not_convex, true.refusal or assumptions.refusal
+        if not_convex:
+            return Stop(Status.NOT_STRONGLY_CONVEX, f"{not_convex}; y*(x) and the true gap are not defined. {_CONVEX}")
+        if passes and not refusal:
+            self.unverified, self.verified = "", true
+            bound = f"{name} {value:.3e} (+- {error:.0e}, {true.certified}) <= {claim.limit:.3e}"
+            return claim._replace(message=bound)
         if outside:
-            self.unverified = f"; at step {self.k} the tracked gap passed but x is not in the set: {outside}"
-        elif float(value) + float(error) <= claim.limit:
-            self.unverified = ""
-            return claim._replace(message=f"{name} {float(value):.3e} (+- {float(error):.0e}) <= {claim.limit:.3e}")
+            why = f"x is not in the set: {outside}"
+        elif refusal:
+            why = f"it cannot be verified: {refusal}"
         else:
-            missed = f"{float(value):.3e} (+- {float(error):.0e})"
-            self.unverified = f"; at step {self.k} the tracked gap passed but the {name} was {missed}"
+            why = f"the {name} was {value:.3e} (+- {error:.0e})"
+        self.unverified = f"; at step {self.k} the tracked gap passed but {why}"
         # Verification costs many steps: not again before the run is a quarter longer.
         self.verify_after = self.k + max(self.plan.every, self.k // 4)
         return None
+
+    def _audit(self) -> Audit:
+        """The truth at the present point. A factorization is worth as many products as the run has spent."""
+        w, constants = (getattr(owner, name, None) for owner, name in ((self.state, "w"), (self.solver, "constants")))
+        spent = sum(self.counts[name] for name in ("upper_grads", "lower_grads", "hvps"))
+        worth = True if spent >= trees.size(self.state.y) else None
+        return audit(self.problem, self.state.x, self.state.y, w, constants=constants, factorize=worth)
+
+    def _assumptions(self, true: Audit) -> Assumptions:
+        """What probes elsewhere say; looked at once, for the first gap that passes."""
+        if self.examined is None:
+            self.examined = examine(self.problem, self.state.x, true.y, *self.begun)
+        return self.examined
 
     def _steps_to_next_row(self, chunk: chunks.Chunk | None, seconds: float, last: int) -> Stop | None:
         goal = min(last, self.k - self.k % self.plan.every + self.plan.every)

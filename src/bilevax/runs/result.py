@@ -12,7 +12,8 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.runs import metrics, run_directory
+from bilevax.runs import run_directory
+from bilevax.runs.audit import Audit, audit
 from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
@@ -29,6 +30,7 @@ class Result:
 
     x: PyTree
     y: PyTree
+    """y*(x) as solved in the audit if the run converged; otherwise the y that the method tracked."""
     status: Status
     message: str
     steps: int
@@ -41,6 +43,8 @@ class Result:
     problem: BilevelProblem = field(repr=False)
     solver: Solver = field(repr=False)
     """The solver with every estimated constant filled in."""
+    verified: Audit | None = field(default=None, repr=False)
+    """The audit on which CONVERGED rests; None for any other status."""
 
     @property
     def success(self) -> bool:
@@ -54,15 +58,30 @@ class Result:
         return self
 
     @cached_property
-    def _audited(self) -> tuple[metrics.Audit, float]:
+    def _audited(self) -> tuple[Audit, float]:
         """The audit, and the seconds that its compilation took."""
+        if self.verified is not None:
+            return self.verified, 0.0
         with CompileTime() as compilation:
-            audit = metrics.audit(self.problem, self.x, self.y, getattr(self.state, "w", None))
-        return audit, compilation.seconds
+            w, constants = getattr(self.state, "w", None), getattr(self.solver, "constants", None)
+            true = audit(self.problem, self.x, self.y, w, constants=constants)
+        return true, compilation.seconds
 
-    def audit(self) -> metrics.Audit:
-        """The true objective, gap and gradient at x, with both inner problems solved again (computed once)."""
+    def audit(self) -> Audit:
+        """The true objective, gap and gradient at x, with both inner problems solved again (computed once).
+
+        Print it to read what was checked, how, and what was assumed.
+        """
         return self._audited[0]
+
+    def solve_lower(self) -> PyTree:
+        """y*(x) at the last x, solved as accurately as the audit can; what you should deploy."""
+        return self.audit().y
+
+    @property
+    def certified(self) -> str:
+        """How the true gap at x is known: "proved", "estimated", or empty where nothing can be said."""
+        return self.audit().certified
 
     def constants(self) -> dict[str, tuple[float, str]]:
         """The constants the run used, each with where it came from."""
@@ -106,7 +125,7 @@ class Result:
             f"  problem      x {trees.describe(self.x)} in {self.problem.domain!r}, y {trees.describe(self.y)}",
             f"  true value   ell(x) = {float(true.ell):.8g}; tracked f(x, y) = {self.trace.last['upper']:.8g}",
             f"  true gap     {_gap_words(true, self.trace)}",
-            f"  lower level  |y - y*| = {float(trees.norm(trees.sub(self.y, true.y))):.2e}{self._adjoint_words(true)}",
+            f"  lower level  {self._lower_words(true)}{self._adjoint_words(true)}",
             f"  feasibility  {self.problem.domain.violations(self.x) or 'x is in the set'}",
             "  constants    " + ", ".join(f"{n} = {v:.4g} ({s})" for n, (v, s) in self.constants().items()),
             "  oracle calls " + ", ".join(f"{n} {self.trace.last[n]}" for n in COUNTS if self.trace.last[n]),
@@ -114,13 +133,21 @@ class Result:
         ]
         return "\n".join(lines)
 
-    def _adjoint_words(self, true: metrics.Audit) -> str:
+    def _lower_words(self, true: Audit) -> str:
+        distance = float(trees.norm(trees.sub(self.state.y, true.y)))
+        if self.verified is not None:
+            return f"y is y*(x), solved in the audit; the tracked one is {distance:.2e} away"
+        return f"|y - y*| = {distance:.2e}; result.solve_lower() gives y*"
+
+    def _adjoint_words(self, true: Audit) -> str:
         w = getattr(self.state, "w", None)
         return "" if w is None else f", |w - v| = {float(trees.norm(trees.sub(w, true.v))):.2e}"
 
-    def _advice(self, true: metrics.Audit) -> str:
+    def _advice(self, true: Audit) -> str:
         if self.status is Status.CONVERGED:
             return "nothing: the gap was verified with both inner problems solved."
+        if self.status is Status.NOT_STRONGLY_CONVEX:
+            return "a lower level that is strongly convex in y; bx.diagnose(problem, x0, y0) looks at it more closely."
         if self.status is Status.NONFINITE:
             return "smaller step sizes, or check that lower is strongly convex in y and smooth everywhere x may go."
         if self.status is Status.STALLED:
@@ -137,8 +164,10 @@ class Result:
         return f"more steps: over the last half the gap fell about like k^-{max(slope, 0.01):.2g}."
 
 
-def _gap_words(true: metrics.Audit, trace: Trace) -> str:
-    if np.isnan(float(true.gap)):
-        return f"none (unbounded set); |grad ell| = {float(true.grad_norm):.3e}"
-    tracked = trace.last["gap"]
-    return f"{float(true.gap):.3e} (+- {float(true.gap_error):.0e}); tracked {tracked:.3e}"
+def _gap_words(true: Audit, trace: Trace) -> str:
+    name, value, error = true.measure
+    why = true.not_convex or true.refusal
+    known = f"no bound: {why}" if why else f"+- {error:.0e}, {true.certified}"
+    if np.isnan(true.gap):
+        return f"none (unbounded set); {name} = {value:.3e} ({known})"
+    return f"{value:.3e} ({known}); tracked {trace.last['gap']:.3e}"

@@ -20,6 +20,7 @@ class Status(enum.Enum):
     STALLED = "stalled"
     STOPPED = "stopped"
     NONFINITE = "nonfinite"
+    NOT_STRONGLY_CONVEX = "not_strongly_convex"
 
 
 class Stop(NamedTuple):
@@ -34,12 +35,13 @@ Rule = Callable[[Trace], Stop | Status | bool | None]
 
 
 def _measure(trace: Trace) -> str:
-    """Without an lmo there is no gap, and the norm of the gradient takes its place."""
-    return "grad_norm" if np.isnan(trace.first["gap"]) else "gap"
+    """On an unbounded set there is no gap, and the gradient mapping takes its place, or the gradient itself."""
+    names = ("gap", "gradient_mapping", "grad_norm")
+    return next((name for name in names if name in trace and not np.isnan(trace.first[name])), "grad_norm")
 
 
 def gap_below(tol: float) -> Rule:
-    """Converged when the true Frank-Wolfe gap is at most `tol` (the gradient norm if the set is unbounded)."""
+    """Converged when the true Frank-Wolfe gap is at most `tol` (the gradient mapping if the set is unbounded)."""
     if not (np.isfinite(tol) and tol > 0):
         raise ValueError(f"gap_below: the tolerance must be a positive number, got {tol!r}.")
 
@@ -76,8 +78,11 @@ def plateau(column: str = "gap", *, rows: int = 20, ratio: float = 1e-3) -> Rule
         values = trace[column]
         if len(values) <= rows:
             return None
-        before, now = np.nanmin(values[:-rows]), np.nanmin(values[-rows:])
-        if before - now >= ratio * abs(before):
+        if column == "gap" and np.isnan(values).all():
+            values = trace[_measure(trace)]
+        before, now = (part[~np.isnan(part)] for part in (values[:-rows], values[-rows:]))
+        # NaN says nothing about progress, and must not stop a run.
+        if not (len(before) and len(now)) or before.min() - now.min() >= ratio * abs(before.min()):
             return None
         return Stop(Status.STALLED, f"{column} improved by less than {ratio:g} of itself over {rows} rows")
 

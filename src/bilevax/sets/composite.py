@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import PyTree, Scalar
+from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg.host_loops import Kernels
@@ -145,6 +145,11 @@ class Product(ConvexSet):
         memories = [part.start(x) for part, x in zip(self._leaves(), self._split(like), strict=True)]
         return Memory(tuple(memories), jnp.zeros((), trees.dtype(like)))
 
+    def second_start(self, like: PyTree, key: Array) -> Memory:
+        parts = zip(self._leaves(), self._split(like), jax.random.split(key, len(self._leaves())), strict=True)
+        memories = [part.second_start(x, own_key) for part, x, own_key in parts]
+        return Memory(tuple(memories), jnp.zeros((), trees.dtype(like)))
+
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
         answers = [
             part.lmo(d, m)
@@ -171,6 +176,9 @@ class Product(ConvexSet):
 
     def at_full_precision(self) -> ConvexSet:
         return Product(self._join([part.at_full_precision() for part in self._leaves()]))
+
+    def at_final_tolerance(self) -> ConvexSet:
+        return Product(self._join([part.at_final_tolerance() for part in self._leaves()]))
 
     def diameter(self, like: PyTree) -> Diameter:
         zeros = trees.shapes(like).zeros()

@@ -118,6 +118,10 @@ class ConvexSet(eqx.Module):
         """The memory before the first `lmo` call."""
         return Memory((), jnp.zeros((), trees.dtype(like)))
 
+    def second_start(self, like: PyTree, key: Array) -> Memory:
+        """A memory from which an oracle that searches at random searches elsewhere: for a second opinion."""
+        return self.start(like)
+
     def vertex(self, like: PyTree) -> PyTree:
         """Some point of the set, where solvers begin when no start is given."""
         zeros = trees.shapes(like).zeros()

@@ -221,6 +221,11 @@ class SampledNuclearBall(ConvexSet):
         dtype = trees.dtype(trees.coordinates(like))
         return Memory((jnp.zeros(min(self.pattern.shape), dtype), jnp.zeros((), jnp.int32)), jnp.zeros((), dtype))
 
+    def second_start(self, like: PyTree, key: Array) -> Memory:
+        memory = self.start(like)
+        guess, k = memory.warm
+        return memory._replace(warm=(jax.random.normal(key, guess.shape, guess.dtype), k))
+
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[Sampled, Memory]:
         guess, k = memory.warm
         values = np.asarray(trees.coordinates(direction))

@@ -35,7 +35,7 @@ def one_matrix(owner: ConvexSet, x: PyTree, square: bool = False) -> tuple[Array
 
 
 class _Spectral(ConvexSet):
-    """Oracle accuracy shared by both sets: relative error wanted and the products it may cost."""
+    """What both sets share: the relative error wanted of the oracle, its products, and where it begins."""
 
     tol: eqx.AbstractVar[Scalar | float]
     max_products: eqx.AbstractVar[int]
@@ -43,6 +43,10 @@ class _Spectral(ConvexSet):
     def at_full_precision(self) -> ConvexSet:
         # Far below rounding, so that only the floor of the residual ends the iteration.
         return eqx.tree_at(lambda s: (s.tol, s.max_products), self, (0.0 * self.tol, np.asarray(5000)))
+
+    def second_start(self, like: PyTree, key: Array) -> Memory:
+        memory = self.start(like)
+        return memory._replace(warm=jax.random.normal(key, memory.warm.shape, memory.warm.dtype))
 
 
 def first_basis(shape: tuple[int, ...], dtype: Any) -> Basis:

@@ -81,7 +81,8 @@ class ABA(eqx.Module):
         t = lower_count(k, 2.0, self.most)
         y = lower_steps(p, middle, state.y, for_steps(self.constants).alpha, t)
         f_x, f_y = p.upper_grads(middle, y)
-        w, _, products = adjoint_solution(p, middle, y, f_y, state.w)
+        adjoint = adjoint_solution(p, middle, y, f_y, state.w)
+        w, products = adjoint.w, adjoint.products
         F = trees.sub(f_x, p.lower_cross(middle, y, w))
 
         lead = p.domain.project(trees.axpy(-lead_step, F, state.lead))

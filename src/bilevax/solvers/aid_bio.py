@@ -11,11 +11,12 @@ from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.estimation import for_steps
+from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
-from bilevax.solvers.pieces.lower_steps import conjugate_steps, lower_steps
+from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
@@ -78,7 +79,8 @@ class AIDBiO(eqx.Module):
         y = lower_steps(p, x, state.y, for_steps(self.constants).alpha, self.lower)
         f_x, f_y = p.upper_grads(x, y)
         products = p.linearize_lower(x, y)
-        w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
+        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        w, spent = adjoint.w, adjoint.products
         F = trees.sub(f_x, products.cross(w))
         x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 

@@ -13,11 +13,12 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.hypergradient import sampled_hvp
+from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
-from bilevax.solvers.pieces.lower_steps import adjoint_steps, conjugate_steps, lower_steps
+from bilevax.solvers.pieces.lower_steps import adjoint_steps, lower_steps
 from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
@@ -96,9 +97,10 @@ class AmIGO(eqx.Module):
         f_x, f_y = p.upper_grads(x, y)
         products = p.linearize_lower(x, y)
         if self.solver == "cg":
-            w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
+            adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+            w, spent = adjoint.w, adjoint.products
         else:
-            hvp, spent = sampled_hvp(problem, products, x, y), self.adjoint
+            hvp, spent = sampled_hvp(problem, products, x, y), jnp.asarray(self.adjoint)
             w = adjoint_steps(hvp, f_y, state.w, 0.9 * alpha, self.adjoint, draw_w, p.host)
         F = trees.sub(f_x, products.cross(w))
         x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)

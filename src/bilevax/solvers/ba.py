@@ -81,7 +81,8 @@ class BA(eqx.Module):
         t = lower_count(k, 0.5 if self.convex else 0.25)
         y = lower_steps(p, x, state.y, for_steps(self.constants).alpha, t)
         f_x, f_y = p.upper_grads(x, y)
-        w, _, products = adjoint_solution(p, x, y, f_y, state.w)
+        adjoint = adjoint_solution(p, x, y, f_y, state.w)
+        w, products = adjoint.w, adjoint.products
         F = trees.sub(f_x, p.lower_cross(x, y, w))
         x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
 

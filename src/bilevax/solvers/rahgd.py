@@ -12,10 +12,11 @@ from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.estimation import for_steps
+from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps, conjugate_steps
+from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
@@ -92,7 +93,8 @@ class RAHGD(eqx.Module):
         y = accelerated_lower_steps(p, ahead, state.y, for_steps(self.constants), self.lower)
         f_x, f_y = p.upper_grads(ahead, y)
         products = p.linearize_lower(ahead, y)
-        w, spent = conjugate_steps(products.hvp, f_y, state.w, self.adjoint, p.host)
+        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        w, spent = adjoint.w, adjoint.products
         F = trees.sub(f_x, products.cross(w))
         x_next = p.domain.project(trees.axpy(-xi, F, ahead))
 

@@ -116,7 +116,8 @@ class SBFW(eqx.Module):
         f_x, f_y = p.upper_grads(x, y)
         lower, safe = p.linearize_lower(x, y), for_steps(self.constants)
         if self.estimator == "exact":
-            w, _, products = adjoint_solution(p, x, y, f_y, w)
+            adjoint = adjoint_solution(p, x, y, f_y, w)
+            w, products = adjoint.w, adjoint.products
             return trees.sub(f_x, lower.cross(w)), w, None, products
         if self.estimator == "tracked":
             w, residual = adjoint_step(lower.hvp, f_y, w, decaying(problem, 0.9 * safe.alpha, 2 / 3)(k))

@@ -25,7 +25,7 @@ from bilevax.experiments.paper.jobs import (
     judge,
 )
 from bilevax.problems import Toy, toy_coreset
-from bilevax.runs.metrics import exact_metrics
+from bilevax.runs.audit import exact_metrics
 from bilevax.runs.solve import solve
 from bilevax.solvers import IBCG, SBFW, Solver
 

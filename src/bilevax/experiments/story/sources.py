@@ -13,7 +13,7 @@ from bilevax.drawing.figures import PALETTE, finish_axis, new_figure
 from bilevax.experiments.story.chapter import Chapter, Outcome, Report, compare_errors, table_row
 from bilevax.hypergradient import exact_hypergradient
 from bilevax.problem import BilevelProblem
-from bilevax.runs.metrics import exact_metrics
+from bilevax.runs.audit import exact_metrics
 from bilevax.runs.result import Result
 from bilevax.runs.solve import solve
 from bilevax.runs.stopping import Status

@@ -64,26 +64,3 @@ def adjoint_steps(
         return i + 1, adjoint_step(lambda w: hvp(w, jax.random.fold_in(key, i)), f_y, w, eta)[0]
 
     return host_loops.repeat(count, step, (jnp.zeros((), jnp.int32), w), host=host)[1]
-
-
-def conjugate_steps(
-    hvp: Callable[[PyTree], PyTree], f_y: PyTree, w: PyTree, count: Int[Array, ""] | int, host: bool
-) -> tuple[PyTree, Int[Array, ""] | int]:
-    """`count` steps of conjugate gradients for `H w = f_y`, and the Hessian products spent, one more than steps.
-
-    The last iterate is the answer. The one of least residual, as `conjugate_gradient` has it, may be the start again
-    and again: few steps bring the error down long before the residual.
-    """
-    r = trees.sub(f_y, hvp(w))
-
-    def step(carry: tuple[PyTree, PyTree, PyTree, Scalar]) -> tuple[PyTree, PyTree, PyTree, Scalar]:
-        w, r, p, rr = carry
-        Hp = hvp(p)
-        curvature = trees.inner(p, Hp)
-        length = jnp.where(curvature > 0, rr / jnp.where(curvature > 0, curvature, 1), 0)
-        r_next = trees.axpy(-length, Hp, r)
-        new = trees.inner(r_next, r_next)
-        turn = jnp.where(rr > 0, new / jnp.where(rr > 0, rr, 1), 0)
-        return trees.axpy(length, p, w), r_next, trees.axpy(turn, p, r_next), new
-
-    return host_loops.repeat(count, step, (w, r, r, trees.inner(r, r)), host=host)[0], count + 1

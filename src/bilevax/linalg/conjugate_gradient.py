@@ -1,0 +1,156 @@
+"""Conjugate gradients, the only linear solver for products: with its true residual, and frank about what it met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.linalg import host_loops
+
+Product = Callable[[PyTree], PyTree]
+
+_CYCLES = 4  # restarts from the true residual; rounding makes that of the recursion too small
+
+
+class LinearSolution(NamedTuple):
+    """What conjugate gradients ended with."""
+
+    w: PyTree
+    residual: Scalar
+    """`|b - H w|`, from a product with this `w` where `solve_linear` made it, otherwise that of the recursion."""
+    products: Int[Array, ""]
+    reached: Bool[Array, ""]
+    """Whether the residual is as small as was asked, or as rounding allows."""
+    positive: Bool[Array, ""]
+    """Whether every direction had positive curvature; if not, H is not positive definite."""
+    lowest: Scalar
+    highest: Scalar
+    """The least and the largest curvature along a direction: both lie inside the spectrum."""
+
+
+class Coefficients(NamedTuple):
+    """The scalars of a run, from which the spectrum it has seen follows."""
+
+    lengths: Float[Array, " k"]
+    ratios: Float[Array, " k"]
+
+
+def conjugate_gradient(
+    hvp: Product,
+    b: PyTree,
+    w: PyTree,
+    *,
+    tol: Scalar | float = 0.0,
+    max_steps: Int[Array, ""] | int = 1000,
+    host: bool = False,
+) -> LinearSolution:
+    """`H w = b` by conjugate gradients from `w`, until the residual of the recursion is at most `tol |b|`.
+
+    The last iterate is the answer, never the one of least residual: on an ill-conditioned H the residual rises for
+    many steps while the error falls. `tol=0` goes on to rounding, eps |H| |w|, below which only the recursion gains.
+    A direction of curvature that is not positive ends the run, and the answer says so.
+    """
+    return remembered(hvp, b, w, tol=tol, max_steps=max_steps, host=host, remember=0)[0]
+
+
+def remembered(
+    hvp: Product,
+    b: PyTree,
+    w: PyTree,
+    *,
+    tol: Scalar | float,
+    max_steps: Int[Array, ""] | int,
+    remember: int,
+    host: bool = False,
+) -> tuple[LinearSolution, Coefficients]:
+    """`conjugate_gradient` with the coefficients of its first `remember` steps, for `ritz_values`."""
+    dtype = trees.dtype(b)
+    eps = jnp.finfo(dtype).eps
+    small = jnp.asarray(tol, dtype) * trees.norm(b)
+    r = trees.sub(b, hvp(w))
+    zero, none, most = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype)
+
+    def left(w: PyTree, rr: Scalar, highest: Scalar) -> Array:
+        # A length that is not finite ends the run too.
+        return jnp.sqrt(rr) > jnp.maximum(small, eps * highest * trees.norm(w))
+
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        w, _, _, rr, _, highest, positive, k, _ = carry
+        return left(w, rr, highest) & positive & (k < max_steps)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        w, r, p, rr, lowest, highest, _, k, memory = carry
+        Hp = hvp(p)
+        curvature, pp = trees.inner(p, Hp), trees.inner(p, p)
+        # Below rounding a curvature says nothing, and a step along it would be a leap.
+        positive = curvature > eps * jnp.maximum(highest, curvature / pp) * pp
+        length = jnp.where(positive, rr / jnp.where(positive, curvature, 1), 0)
+        w, r = trees.axpy(length, p, w), trees.axpy(-length, Hp, r)
+        new = trees.inner(r, r)
+        ratio = jnp.where(rr > 0, new / jnp.where(rr > 0, rr, 1), 0)
+        if remember:
+            memory = Coefficients(memory.lengths.at[k].set(length), memory.ratios.at[k].set(ratio))
+        lowest, highest = jnp.minimum(lowest, curvature / pp), jnp.maximum(highest, curvature / pp)
+        return w, r, trees.axpy(ratio, p, r), new, lowest, highest, positive, k + 1, memory
+
+    memory = Coefficients(*(jnp.zeros(remember, dtype) for _ in range(2)))
+    start = (w, r, r, trees.inner(r, r), most, zero, jnp.asarray(True), none, memory)
+    w, _, _, rr, lowest, highest, positive, k, memory = host_loops.loop_while(unfinished, step, start, host=host)
+    reached = positive & ~left(w, rr, highest) & jnp.isfinite(rr)
+    return LinearSolution(w, jnp.sqrt(rr), k + 1, reached, positive, lowest, highest), memory
+
+
+def solve_linear(
+    hvp: Product,
+    b: PyTree,
+    w: PyTree,
+    *,
+    tol: Scalar | float = 0.0,
+    max_steps: int = 20_000,
+    host: bool = False,
+) -> LinearSolution:
+    """`H w = b` with its true residual: restarted from there until that one is small enough or no longer falls.
+
+    `tol=0` asks for rounding: a true residual of at most 8 eps (|H| |w| + |b|).
+    """
+    eps, size = jnp.finfo(trees.dtype(b)).eps, trees.norm(b)
+
+    def unfinished(carry: tuple[LinearSolution, Int[Array, ""], Bool[Array, ""]]) -> Array:
+        solution, cycle, better = carry
+        return ~solution.reached & solution.positive & better & (cycle < _CYCLES) & (solution.products < max_steps)
+
+    def again(carry: tuple[LinearSolution, Any, Any]) -> tuple[LinearSolution, Any, Any]:
+        before, cycle, _ = carry
+        run = conjugate_gradient(hvp, b, before.w, tol=tol, max_steps=max_steps - before.products, host=host)
+        residual = trees.norm(trees.sub(b, hvp(run.w)))
+        highest = jnp.maximum(before.highest, run.highest)
+        reached = residual <= jnp.maximum(tol * size, 8 * eps * (highest * trees.norm(run.w) + size))
+        better = ~(residual > 0.5 * before.residual)  # NaN stays as it is and is seen by its residual
+        keep = residual <= before.residual
+        w = jax.tree.map(lambda new, old: jnp.where(keep, new, old), run.w, before.w)
+        solution = LinearSolution(
+            w, jnp.minimum(residual, before.residual), before.products + run.products + 1,
+            reached & run.positive, before.positive & run.positive, jnp.minimum(before.lowest, run.lowest), highest,
+        )  # fmt: skip
+        return solution, cycle + 1, better
+
+    no, infinite = jnp.asarray(False), jnp.full((), jnp.inf, trees.dtype(b))
+    nothing = LinearSolution(w, infinite, jnp.zeros((), jnp.int32), no, ~no, infinite, jnp.zeros_like(infinite))
+    return host_loops.loop_while(unfinished, again, (nothing, jnp.zeros((), jnp.int32), ~no), host=host)[0]
+
+
+def ritz_values(solution: LinearSolution, memory: Coefficients) -> tuple[float, float]:
+    """The ends of the spectrum that a run has seen: never outside that of H. Not inside compiled code."""
+    k = min(int(solution.products) - 1, len(memory.lengths))
+    lengths, ratios = (np.asarray(v, np.float64)[:k] for v in memory)
+    diagonal = 1 / lengths + np.concatenate([[0.0], ratios[:-1] / lengths[:-1]])
+    beside = np.sqrt(ratios[:-1]) / lengths[:-1]
+    ends = lambda i: scipy.linalg.eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(i, i))[0]  # noqa: E731
+    return float(ends(0)), float(ends(k - 1))

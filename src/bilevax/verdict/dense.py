@@ -1,0 +1,143 @@
+"""Both inner problems solved with the whole lower Hessian: Newton's method and a proof of strong convexity."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from bilevax import trees
+from bilevax.linalg.positive import Definiteness, definiteness
+from bilevax.problem import BilevelProblem
+from bilevax.verdict.solution import Solution
+
+_NEWTON_STEPS = 100
+_SHORTEST = 2.0**-40
+
+
+@jax.jit
+def _second_derivatives(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
+    """The Hessian in y, row by row, and the squared norm of J times each unit vector."""
+    products = problem.linearize_lower(x, y)
+    flat, back = ravel_pytree(y)
+
+    def row(unit: Array) -> tuple[Array, Array]:
+        Je = products.cross(back(unit))
+        return ravel_pytree(products.hvp(back(unit)))[0], trees.inner(Je, Je)
+
+    return jax.lax.map(row, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
+
+
+@jax.jit
+def _gradient(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+    return ravel_pytree(problem.lower_grad(x, y))[0]
+
+
+@jax.jit
+def _adjoint_residual(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Array:
+    return ravel_pytree(trees.sub(problem.upper_grads(x, y)[1], problem.lower_hvp(x, y, w)))[0]
+
+
+class _Factorized(NamedTuple):
+    """The Hessian at one y, scaled to a unit diagonal, and factorized."""
+
+    scale: np.ndarray
+    proof: Definiteness
+    cross_norm: float
+    not_convex: str
+    lowest: float
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """`H^-1 b` in the variables of y."""
+        return self.scale * scipy.linalg.cho_solve(self.proof.factor, self.scale * b)
+
+
+def _factorize(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Factorized:
+    H, squares = (np.asarray(v) for v in _second_derivatives(problem, x, y))
+    ones = np.ones(len(H))
+    if not np.all(np.isfinite(H)):
+        return _Factorized(ones, Definiteness(0.0, None, np.nan, np.nan), np.inf, "", np.nan)
+    diagonal = np.diag(H)
+    if not np.all(diagonal > 0):
+        worst = float(diagonal.min())
+        return _Factorized(ones, Definiteness(0.0, None, worst, 0.0), np.inf, _words(H, 0.0), worst)
+    scale = 1 / np.sqrt(diagonal)
+    unit = H * np.outer(scale, scale)
+    # The Hessian is symmetric; by how much the computed one is not tells its rounding.
+    noise = float(np.linalg.norm(unit - unit.T) + 4 * np.finfo(float).eps * np.linalg.norm(unit))
+    proof = definiteness(0.5 * (unit + unit.T), noise)
+    cross = float(np.sqrt(np.sum(squares * scale**2)))
+    words, lowest = "", np.inf
+    if proof.low <= 0:
+        lowest = float(np.linalg.eigvalsh(0.5 * (H + H.T))[0])
+        words = _words(H, proof.margin * float(diagonal.max()))
+    return _Factorized(scale, proof, cross, words, lowest)
+
+
+def _words(H: np.ndarray, margin: float) -> str:
+    values = np.linalg.eigvalsh(0.5 * (H + H.T))
+    kind = "convex" if values[0] < -margin else "strongly convex (to the precision of float64)"
+    return f"lower is not {kind} in y: its curvature goes from {values[0]:.3g} to {values[-1]:.3g} at this point"
+
+
+def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:
+    """Newton's method from `y` with factorizations kept as long as they serve, then the adjoint with the last one."""
+    flat, back = ravel_pytree(y)
+    ones = jax.tree.map(jnp.ones_like, y)
+    at, m = np.asarray(flat), flat.size
+    gradient = lambda v: np.asarray(_gradient(problem, x, back(jnp.asarray(v))))  # noqa: E731
+    H, products, g, fresh = _factorize(problem, x, y), m, gradient(at), True
+    for _ in range(_NEWTON_STEPS):
+        if H.proof.factor is None or not np.all(np.isfinite(g)):
+            break
+        size, step = np.linalg.norm(H.scale * g), H.solve(g)
+        t = 1.0
+        while t > _SHORTEST:
+            trial = at - t * step
+            g_t = gradient(trial)
+            left = np.linalg.norm(H.scale * g_t)
+            if left <= (1 - 1e-4 * t) * size:
+                break
+            t = t / 2 if fresh else 0.0  # an old factorization is not worth a search
+        found = t > _SHORTEST
+        if found:
+            at, g = trial, g_t
+        if (fresh or quadratic) and (not found or (t == 1 and left > 0.5 * size) or left == 0):
+            break  # rounding: Newton's method squares a small gradient
+        if not quadratic and (not found or t < 1 or left > 0.01 * size):
+            H, products, fresh = _factorize(problem, x, back(jnp.asarray(at))), products + m, True
+        else:
+            fresh = False
+    if not quadratic and not fresh:
+        H, products = _factorize(problem, x, back(jnp.asarray(at))), products + m
+    if H.proof.factor is None:
+        words = H.not_convex
+        refusal = "" if words else "the second derivatives of lower are not finite"
+        return Solution(back(jnp.asarray(at)), w, ones, 0.0, "", H.lowest, np.inf, True, products, words, refusal)
+    residual = lambda v: np.asarray(_adjoint_residual(problem, x, back(jnp.asarray(at)), back(jnp.asarray(v))))  # noqa: E731
+    w_flat = H.solve(residual(np.zeros(m)))
+    for _ in range(3):  # refinement: each round gains what the factorization is worth
+        r = residual(w_flat)
+        better = w_flat + H.solve(r)
+        if not np.linalg.norm(H.scale * residual(better)) < 0.5 * np.linalg.norm(H.scale * r):
+            break
+        w_flat = better
+    scale = back(jnp.asarray(H.scale))
+    z, w = back(jnp.asarray(at / H.scale)), back(jnp.asarray(w_flat / H.scale))
+    lowest = min(_curvature(H), H.lowest)
+    return Solution(z, w, scale, H.proof.low, "factorization", lowest, H.cross_norm, True, products, H.not_convex)
+
+
+def _curvature(H: _Factorized) -> float:
+    """A curvature in y that occurs, near the smallest: along the direction that inverse iteration finds."""
+    v = np.random.default_rng(len(H.scale)).standard_normal(len(H.scale))
+    for _ in range(6):
+        v = H.solve(v / np.linalg.norm(v))
+    # v = H^-1 u with |u| = 1, so the Rayleigh quotient of v is <u, v> / |v|^2 <= 1 / |v|; one more product of H
+    # is not needed, since the smallest eigenvalue is at most 1 / |v|.
+    return float(1 / np.linalg.norm(v))

@@ -1,0 +1,46 @@
+"""Whether a function is quadratic in y, read off its traced program: no sample of points could prove it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from bilevax.problem import BilevelProblem
+
+
+def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether the second derivatives that the audit needs are seen not to depend on y.
+
+    True is proof: no path in the program leads from y to the products. False may be caution: a power with a
+    floating-point exponent of two is not recognised.
+    """
+
+    def products(y: PyTree, x: PyTree, z: PyTree, data: Any) -> Any:
+        upper = jax.jvp(lambda y: jax.grad(problem.upper, argnums=(0, 1))(x, y, data), (y,), (z,))[1]
+        lower = jax.vjp(jax.grad(lambda x, y: problem.lower(x, y, data), argnums=1), x, y)[1](z)
+        return upper, lower
+
+    traced = jax.make_jaxpr(products)(y, x, y, problem.data).jaxpr
+    count = len(jax.tree.leaves(y))
+    return not any(_depends(traced, [i < count for i in range(len(traced.invars))]))
+
+
+def _depends(jaxpr: Any, marked: list[bool]) -> list[bool]:
+    """Which outputs depend on the marked inputs."""
+    tainted = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
+    for equation in jaxpr.eqns:
+        marks = [not hasattr(v, "val") and v in tainted for v in equation.invars]
+        if not any(marks):
+            continue
+        inside = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+        inside = getattr(inside, "jaxpr", inside)
+        if equation.primitive.name in ("jit", "pjit", "custom_jvp_call", "custom_vjp_call") and (
+            inside is not None and len(inside.invars) == len(marks)
+        ):
+            outputs = _depends(inside, marks)
+        else:  # loops and branches: every output, which is cautious
+            outputs = [True] * len(equation.outvars)
+        tainted |= {var for var, mark in zip(equation.outvars, outputs, strict=True) if mark}
+    return [not hasattr(v, "val") and v in tainted for v in jaxpr.outvars]

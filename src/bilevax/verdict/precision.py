@@ -1,0 +1,78 @@
+"""Audits compute in float64 whatever the run did, and measure the rounding of the functions they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import trees
+from bilevax.problem import BilevelProblem, LowerStructure
+from bilevax.sets import WholeSpace
+
+_SHAKE = 2.0**-36
+"""Relative size of the perturbation with which rounding is measured: far above it, far below everything else."""
+
+
+def in_double(tree: PyTree) -> PyTree:
+    """The coordinates of a tree in float64; inside `jax.enable_x64(True)`."""
+    return trees.cast(trees.coordinates(tree), jnp.float64)
+
+
+def plain(problem: BilevelProblem) -> BilevelProblem:
+    """The two functions and the full data in float64, with derivatives from autodiff alone."""
+    return BilevelProblem(problem.upper, problem.lower, WholeSpace(), data=trees.cast(problem.data, jnp.float64))
+
+
+def works_in_less(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether `upper` or `lower` computes in less than float64 although all its arguments are float64."""
+    for function in (problem.upper, problem.lower):
+        found: list[Any] = []
+        _visit(jax.make_jaxpr(function)(x, y, problem.data).jaxpr, found.append)
+        if any(jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 64 for kind in found):
+            return True
+    return False
+
+
+def _visit(jaxpr: Any, see: Callable[[Any], None]) -> None:
+    for equation in jaxpr.eqns:
+        for value in equation.outvars:
+            if hasattr(value.aval, "dtype"):
+                see(value.aval.dtype)
+        for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            if hasattr(inside, "eqns"):
+                _visit(inside, see)
+            elif hasattr(inside, "jaxpr") and hasattr(inside.jaxpr, "eqns"):
+                _visit(inside.jaxpr, see)
+
+
+def shaken(tree: PyTree, seed: int) -> PyTree:
+    """Every floating-point entry moved by a relative 2^-36 up or down, at random."""
+    rng = np.random.default_rng(seed)
+
+    def one(leaf: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            return leaf
+        signs = rng.integers(0, 2, np.shape(leaf), dtype=np.int8)
+        return leaf * (1 + _SHAKE * (2.0 * signs - 1))
+
+    return jax.tree.map(one, tree)
+
+
+def rounding(changes: Any, less: bool) -> Any:
+    """What rounding may do to values that `shaken` arguments changed by this much.
+
+    A sum of rounded terms is off as if each term were: by 2^-53 of it where the shake moved it by 2^-36. Eight times
+    that covers what happens between the terms.
+    """
+    return 8 * (2.0**-24 if less else 2.0**-53) / _SHAKE * changes
+
+
+def formulas_of(problem: BilevelProblem) -> LowerStructure:
+    """The user's exact solutions, which may propose y and w; products are autodiff's."""
+    return replace(problem.structure, hvp=None, cross=None, hessian_diagonal=None)
