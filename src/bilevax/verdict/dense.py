@@ -9,33 +9,29 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg.positive import Definiteness, definiteness
 from bilevax.problem import BilevelProblem
-from bilevax.verdict.solution import Solution
+from bilevax.verdict.solution import PROBES, Solution
 
 _NEWTON_STEPS = 100
 _SHORTEST = 2.0**-40
 
 
 @jax.jit
-def _second_derivatives(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Array, Array]:
-    """The Hessian in y, row by row, and the squared norm of J times each unit vector."""
-    products = problem.linearize_lower(x, y)
+def _hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+    """The whole Hessian in y, row by row."""
+    hvp = problem.linearize_lower(x, y).hvp
     flat, back = ravel_pytree(y)
-
-    def row(unit: Array) -> tuple[Array, Array]:
-        Je = products.cross(back(unit))
-        return ravel_pytree(products.hvp(back(unit)))[0], trees.inner(Je, Je)
-
+    row = lambda unit: ravel_pytree(hvp(back(unit)))[0]  # noqa: E731
     return jax.lax.map(row, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
 
 
 @jax.jit
-def _gradient(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
-    return ravel_pytree(problem.lower_grad(x, y))[0]
+def _value_and_gradient(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Scalar, Array]:
+    return problem.lower_value(x, y), ravel_pytree(problem.lower_grad(x, y))[0]
 
 
 @jax.jit
@@ -48,7 +44,6 @@ class _Factorized(NamedTuple):
 
     scale: np.ndarray
     proof: Definiteness
-    cross_norm: float
     not_convex: str
     lowest: float
 
@@ -58,25 +53,24 @@ class _Factorized(NamedTuple):
 
 
 def _factorize(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Factorized:
-    H, squares = (np.asarray(v) for v in _second_derivatives(problem, x, y))
+    H = np.asarray(_hessian(problem, x, y))
     ones = np.ones(len(H))
     if not np.all(np.isfinite(H)):
-        return _Factorized(ones, Definiteness(0.0, None, np.nan, np.nan), np.inf, "", np.nan)
+        return _Factorized(ones, Definiteness(0.0, None, np.nan, np.nan), "", np.nan)
     diagonal = np.diag(H)
     if not np.all(diagonal > 0):
         worst = float(diagonal.min())
-        return _Factorized(ones, Definiteness(0.0, None, worst, 0.0), np.inf, _words(H, 0.0), worst)
+        return _Factorized(ones, Definiteness(0.0, None, worst, 0.0), _words(H, 0.0), worst)
     scale = 1 / np.sqrt(diagonal)
     unit = H * np.outer(scale, scale)
     # The Hessian is symmetric; by how much the computed one is not tells its rounding.
     noise = float(np.linalg.norm(unit - unit.T) + 4 * np.finfo(float).eps * np.linalg.norm(unit))
     proof = definiteness(0.5 * (unit + unit.T), noise)
-    cross = float(np.sqrt(np.sum(squares * scale**2)))
     words, lowest = "", np.inf
     if proof.low <= 0:
         lowest = float(np.linalg.eigvalsh(0.5 * (H + H.T))[0])
         words = _words(H, proof.margin * float(diagonal.max()))
-    return _Factorized(scale, proof, cross, words, lowest)
+    return _Factorized(scale, proof, words, lowest)
 
 
 def _words(H: np.ndarray, margin: float) -> str:
@@ -90,25 +84,34 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
     flat, back = ravel_pytree(y)
     ones = jax.tree.map(jnp.ones_like, y)
     at, m = np.asarray(flat), flat.size
-    gradient = lambda v: np.asarray(_gradient(problem, x, back(jnp.asarray(v))))  # noqa: E731
-    H, products, g, fresh = _factorize(problem, x, y), m, gradient(at), True
+
+    def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = _value_and_gradient(problem, x, back(jnp.asarray(v)))
+        return float(value), np.asarray(slope)
+
+    H, products, (value, g), fresh = _factorize(problem, x, y), m, evaluate(at), True
+    first = np.linalg.norm(H.scale * g)
     for _ in range(_NEWTON_STEPS):
         if H.proof.factor is None or not np.all(np.isfinite(g)):
             break
         size, step = np.linalg.norm(H.scale * g), H.solve(g)
-        t = 1.0
+        t, slope = 1.0, float(g @ step)
         while t > _SHORTEST:
             trial = at - t * step
-            g_t = gradient(trial)
-            left = np.linalg.norm(H.scale * g_t)
-            if left <= (1 - 1e-4 * t) * size:
+            new_value, g_t = evaluate(trial)
+            left, fall = np.linalg.norm(H.scale * g_t), value - new_value
+            # Far away g itself decides, on which Newton's steps gain; near the end only its gradient is accurate.
+            far = slope > 1e-6 * abs(value)
+            if fall >= 0.1 * t * slope if far else left <= (1 - 1e-4 * t) * size:
                 break
             t = t / 2 if fresh else 0.0  # an old factorization is not worth a search
         found = t > _SHORTEST
         if found:
-            at, g = trial, g_t
-        if (fresh or quadratic) and (not found or (t == 1 and left > 0.5 * size) or left == 0):
-            break  # rounding: Newton's method squares a small gradient
+            at, value, g = trial, new_value, g_t
+        # Rounding has been reached where an exact step gains nothing: at once on a quadratic, elsewhere near the end.
+        small = quadratic or size <= 1e-10 * max(np.linalg.norm(at / H.scale), first)
+        if (fresh or quadratic) and (not found or left == 0 or (small and left > 0.5 * size)):
+            break
         if not quadratic and (not found or t < 1 or left > 0.01 * size):
             H, products, fresh = _factorize(problem, x, back(jnp.asarray(at))), products + m, True
         else:
@@ -118,7 +121,7 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
     if H.proof.factor is None:
         words = H.not_convex
         refusal = "" if words else "the second derivatives of lower are not finite"
-        return Solution(back(jnp.asarray(at)), w, ones, 0.0, "", H.lowest, np.inf, True, products, words, refusal)
+        return Solution(back(jnp.asarray(at)), w, ones, 0.0, "", H.lowest, products, False, None, words, refusal)
     residual = lambda v: np.asarray(_adjoint_residual(problem, x, back(jnp.asarray(at)), back(jnp.asarray(v))))  # noqa: E731
     w_flat = H.solve(residual(np.zeros(m)))
     for _ in range(3):  # refinement: each round gains what the factorization is worth
@@ -130,7 +133,11 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
     scale = back(jnp.asarray(H.scale))
     z, w = back(jnp.asarray(at / H.scale)), back(jnp.asarray(w_flat / H.scale))
     lowest = min(_curvature(H), H.lowest)
-    return Solution(z, w, scale, H.proof.low, "factorization", lowest, H.cross_norm, True, products, H.not_convex)
+    # Rounding moves the inverse little where it moves the smallest eigenvalue little.
+    sound = H.proof.low > 0 and H.proof.margin <= 0.1 * H.proof.low
+    probes = np.random.default_rng(seed).standard_normal((m, PROBES))
+    solved = scipy.linalg.cho_solve(H.proof.factor, probes).T if sound else None
+    return Solution(z, w, scale, H.proof.low, "factorization", lowest, products, sound, solved, H.not_convex)
 
 
 def _curvature(H: _Factorized) -> float:

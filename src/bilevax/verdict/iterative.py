@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from bilevax import trees
@@ -75,6 +76,8 @@ class LowestCurvature(NamedTuple):
     ritz: float
     source: str
     products: int
+    solved: np.ndarray | None = None
+    """The random right-hand side times the inverse, as one row."""
 
 
 def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -> LowestCurvature:
@@ -93,10 +96,11 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
     n, k = trees.size(z), products - 1
     hidden = (math.log(1.648 * math.sqrt(n) / _RISK) / (2 * k - 1)) ** 2
     sure = theta - hidden * (high - theta)
+    solved = np.asarray(ravel_pytree(run.w)[0])[None] if bool(run.reached) else None
     if sure >= theta / _MARGIN:
-        return LowestCurvature(sure, theta, f"estimated, with probability {1 - _RISK:.1%}", products)
+        return LowestCurvature(sure, theta, f"estimated, with probability {1 - _RISK:.1%}", products, solved)
     if bool(run.reached):
-        return LowestCurvature(theta / _MARGIN, theta, "estimated: half of the smallest Ritz value", products)
+        return LowestCurvature(theta / _MARGIN, theta, "estimated: half of the smallest Ritz value", products, solved)
     return LowestCurvature(0.0, theta, "", products)
 
 
@@ -128,4 +132,6 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
         )
     smallest = min(float(jnp.min(s)) for s in jax.tree.leaves(scale))
     occurs = lowest.ritz / smallest**2
-    return Solution(z, adjoint.w, scale, lowest.mu, lowest.source, occurs, np.inf, False, products, not_convex, refusal)
+    return Solution(
+        z, adjoint.w, scale, lowest.mu, lowest.source, occurs, products, False, lowest.solved, not_convex, refusal
+    )

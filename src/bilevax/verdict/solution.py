@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 from jaxtyping import PyTree
+
+PROBES = 8
+"""Random directions in which norms are measured."""
 
 
 class Solution(NamedTuple):
@@ -18,9 +22,10 @@ class Solution(NamedTuple):
     mu_source: str
     lowest: float
     """A curvature in y that occurs: the smallest one is no larger."""
-    cross_norm: float
-    """A bound on the norm of J in z; infinite if none is known."""
-    factorized: bool
     products: int
+    proved: bool = False
+    """Whether a factorization proved that `mu` is a lower bound."""
+    solved: np.ndarray | None = None
+    """The inverse of the Hessian in z times standard normal vectors, as rows; None where it is not reliable."""
     not_convex: str = ""
     refusal: str = ""
