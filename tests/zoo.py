@@ -145,7 +145,7 @@ COSTS = {
     "F2SA": (bx.F2SA(0.1, lower=T), (T + 1, 2 * T + 2, 0, 0, 0, 1)),
     "F3SA": (bx.F3SA(0.1), (4, 8, 0, 0, 0, 1)),
     "StochasticIBCG": (bx.StochasticIBCG(), (4, 2, 2, 2, 1, 0)),
-    "BlockIBCG": (bx.BlockIBCG(lower_steps=T), (4, 2 * T, 2 * T + 2, 2, 0, 1)),
+    "BlockIBCG": (bx.BlockIBCG(lower_steps=T), (4, 2 * T, 2 * T, 2, 0, 1)),
 }
 
 

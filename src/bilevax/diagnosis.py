@@ -16,7 +16,7 @@ from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps, lower_spectrum, sample_points, sampled_constants
 from bilevax.hypergradient import exact_hypergradient, solve_lower
 from bilevax.problem import BilevelProblem
-from bilevax.runs import checks
+from bilevax.runs import checks, oracle_checks
 from bilevax.theory import Constants
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
@@ -135,7 +135,7 @@ def _set(problem: BilevelProblem, x: PyTree, key: Array) -> Finding:
     """The oracle answers in kind, inside the set, and no worse than the answers to other directions."""
     name = "set"
     try:
-        checks.check_lmo(problem, x, "an lmo method")
+        oracle_checks.check_lmo(problem, x, "an lmo method")
     except (TypeError, ValueError) as error:
         return Finding(name, FAULT, str(error))
     domain = problem.domain

@@ -24,17 +24,16 @@ LONGEST_SERIES = 2_000
 """No Neumann series takes more Hessian products than this: a step is not interrupted, and must end in time."""
 
 
-def adjoint_step(hvp: HessianProduct, f_y: PyTree, w: PyTree, eta: Scalar | float) -> tuple[PyTree, PyTree]:
-    """One gradient step on the quadratic (7), and the residual `H w - f_y` it started from (Alg. 1 line 4)."""
-    residual = trees.sub(hvp(w), f_y)
-    return trees.axpy(-eta, residual, w), residual
+def adjoint_step(hvp: HessianProduct, f_y: PyTree, w: PyTree, eta: Scalar | float) -> PyTree:
+    """One gradient step on the quadratic (7), from `w` (Alg. 1 line 4)."""
+    return trees.axpy(-eta, trees.sub(hvp(w), f_y), w)
 
 
 def neumann(
     hvp: HessianProduct, b: PyTree, eta: Scalar | float, terms: Int[Array, ""] | int, *, host: bool = False
 ) -> PyTree:
     """`eta * sum over j < terms of (I - eta H)^j b`: that many gradient steps on (7) from zero."""
-    return host_loops.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta)[0], trees.zeros_like(b), host=host)
+    return host_loops.repeat(terms, lambda w: adjoint_step(hvp, b, w, eta), trees.zeros_like(b), host=host)
 
 
 def neumann_budget(kappa: Scalar | float, k: Int[Array, ""]) -> Int[Array, ""]:

@@ -32,9 +32,46 @@ class Sampler(eqx.Module):
         """The batch of that index."""
 
 
-def _rows(data: PyTree, total: int, pick: Any) -> PyTree:
-    """Pick rows of every leaf whose first axis has `total` entries; leave the rest alone."""
-    return jax.tree.map(lambda v: pick(v) if np.ndim(v) and v.shape[0] == total else v, data)
+def _rows(data: PyTree, total: int, names: tuple[str, ...] | None, pick: Any) -> PyTree:
+    """Pick rows of the named leaves, or of every leaf whose first axis has `total` entries; leave the rest alone."""
+    if names is None:
+        return jax.tree.map(lambda v: pick(v) if np.ndim(v) and v.shape[0] == total else v, data)
+    named = lambda path: _name(path) in names  # noqa: E731
+    return jax.tree_util.tree_map_with_path(lambda path, v: pick(v) if named(path) else v, data)
+
+
+def _name(path: Any) -> str:
+    """A leaf by its keys and positions: "train.inputs", "0"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def check_rows(sampler: Sampler, data: PyTree) -> None:
+    """Refuse data in which the rows to sample are ambiguous, or named but absent."""
+    if isinstance(sampler, PerPart):
+        for name, part in sampler.parts.items():
+            check_rows(part, data[name])
+    if not isinstance(sampler, (Minibatch, Blocks)):
+        return
+    kind = type(sampler).__name__
+    leaves = {_name(path): np.shape(v) for path, v in jax.tree_util.tree_leaves_with_path(data)}
+    if sampler.leaves is not None:
+        for name in sampler.leaves:
+            if name not in leaves or leaves[name][:1] != (sampler.total,):
+                got = f"it has shape {leaves[name]}" if name in leaves else f"data has {', '.join(leaves) or 'no leaf'}"
+                raise ValueError(f"{kind}: leaves= names {name!r} with {sampler.total} rows, but {got}.")
+        return
+    sampled = [name for name, shape in leaves.items() if shape[:1] == (sampler.total,)]
+    for name, shape in leaves.items():
+        if sampler.total in shape[1:] and sampler.total > 1:
+            raise ValueError(
+                f"{kind}: it is not clear what the {sampler.total} rows are: {name or 'data'} has shape {shape}, and "
+                f"other axes have {sampler.total} entries too. Name the arrays to sample, out of "
+                f"{', '.join(map(repr, sampled)) or 'none'}, with leaves=(...)."
+            )
+
+
+def _names(given: Any) -> tuple[str, ...] | None:
+    return given if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
 def _check(name: str, size: int, total: int) -> None:
@@ -43,10 +80,15 @@ def _check(name: str, size: int, total: int) -> None:
 
 
 class Minibatch(Sampler):
-    """`size` rows drawn independently and uniformly out of `total`."""
+    """`size` rows drawn independently and uniformly out of `total`.
+
+    It samples every array of the data whose first axis has `total` entries, or those named by `leaves`, such as
+    `("inputs", "labels")`. Data in which another axis has `total` entries too must be named.
+    """
 
     size: int = eqx.field(static=True)
     total: int = eqx.field(static=True)
+    leaves: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=_names, kw_only=True)
 
     def __check_init__(self) -> None:
         _check("Minibatch", self.size, self.total)
@@ -59,7 +101,7 @@ class Minibatch(Sampler):
         return jax.random.randint(key, (self.size,), 0, self.total)
 
     def take(self, data: PyTree, index: Int[Array, " size"]) -> PyTree:
-        return _rows(data, self.total, lambda v: jnp.asarray(v)[index])
+        return _rows(data, self.total, self.leaves, lambda v: jnp.asarray(v)[index])
 
 
 class Blocks(Sampler):
@@ -67,6 +109,7 @@ class Blocks(Sampler):
 
     size: int = eqx.field(static=True)
     total: int = eqx.field(static=True)
+    leaves: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=_names, kw_only=True)
 
     def __check_init__(self) -> None:
         _check("Blocks", self.size, self.total)
@@ -87,7 +130,8 @@ class Blocks(Sampler):
         return jax.random.randint(key, (), 0, self.batches)
 
     def take(self, data: PyTree, index: Int[Array, ""]) -> PyTree:
-        return _rows(data, self.total, lambda v: jax.lax.dynamic_slice_in_dim(v, index * self.size, self.size))
+        cut = lambda v: jax.lax.dynamic_slice_in_dim(v, index * self.size, self.size)  # noqa: E731
+        return _rows(data, self.total, self.leaves, cut)
 
 
 class PerPart(Sampler):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,12 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import trees
-from bilevax.problem import BilevelProblem, check_derivatives, formulas
-from bilevax.sets import ConvexSet, UserSet
+from bilevax.estimation import extreme_point
+from bilevax.linalg.host_loops import Kernels
+from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives, formulas
+from bilevax.sampling import check_rows
 
-_NUMPY_INSIDE = (
+NUMPY_INSIDE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerBoolConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -89,11 +90,31 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
 def _check_leaf(where: str, leaf: Any) -> None:
     if isinstance(leaf, float):
         return
+    _check_sharding(where, leaf)
     if getattr(leaf, "dtype", None) is None:
         raise TypeError(f"{where} has type {type(leaf).__name__}; variables are arrays of floats: use jnp.asarray.")
     _check_dtype(where, leaf.dtype)
     if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
         raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
+
+
+def _check_sharding(where: str, leaf: Any) -> None:
+    sharding = getattr(leaf, "sharding", None)
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    if any("Explicit" in str(kind) for kind in kinds) and not sharding.is_fully_replicated:  # type: ignore[union-attr]
+        raise ValueError(
+            f"{where} is sharded over a mesh with explicit axes, which bilevax does not support; make the mesh with "
+            f"axis_types=jax.sharding.AxisType.Auto, or put {where} on one device."
+        )
+
+
+def check_concrete(*values: Any) -> None:
+    """Refuse to run inside jit, vmap or grad: `solve` looks at numbers between steps."""
+    if not trees.is_concrete(values):
+        raise TypeError(
+            "solve: called inside jax.jit, jax.vmap or jax.grad, where numbers cannot be looked at. Call solve "
+            "outside, or use bx.run, which is one pure function that you can transform."
+        )
 
 
 def _check_dtype(where: str, kind: Any) -> None:
@@ -138,6 +159,7 @@ def _check_sampler(problem: BilevelProblem) -> None:
         raise ValueError(
             f"{problem.sampler!r} cannot draw a batch from data: {kind}. Give it the parts of data."
         ) from error
+    check_rows(problem.sampler, problem.data)
     if problem.sampler.batches > 1 and trees.describe(batch) == trees.describe(problem.data):
         raise ValueError(
             f"{problem.sampler!r} found nothing to draw from: no array of data has as many rows as it counts on; "
@@ -149,7 +171,7 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
     function = getattr(problem, name)
     try:
         traced = jax.make_jaxpr(function)(x, y, problem.data)
-    except _NUMPY_INSIDE as error:
+    except NUMPY_INSIDE as error:
         raise TypeError(
             f"{name}(x, y, data) uses its arguments outside JAX, most likely through numpy or a Python `if`, "
             f"`float` or `int`. Write it with jax.numpy (jnp.where for conditions). JAX said: {_first_line(error)}"
@@ -192,8 +214,9 @@ def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
             for name in formulas(problem.structure):
                 vectors = (x, y, y) if name in ("hvp", "cross", "solve_adjoint") else (x, y)
                 jax.eval_shape(getattr(problem.structure, name), *vectors, problem.data)
-        errors = check_derivatives(problem, x, y, jax.random.key(0))
-    except _NUMPY_INSIDE as error:
+        points = _points(problem, x, y)
+        errors = [check_derivatives(problem, *point, jax.random.key(i)) for i, point in enumerate(points)]
+    except NUMPY_INSIDE as error:
         raise TypeError(
             "a formula in structure uses its arguments outside JAX, most likely through numpy. Write it with "
             "jax.numpy, or pass LowerStructure(..., host=True) to run the formulas on the host."
@@ -203,12 +226,36 @@ def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
             f"a formula in structure failed or answered in the wrong shape at the start: {_first_line(error)}. "
             f"hvp, solve_lower, solve_adjoint and hessian_diagonal answer like y, cross like x."
         ) from error
-    for name, off in errors.items():
-        if not off <= limit:
-            raise ValueError(
-                f"structure.{name} disagrees with autodiff of lower: relative error {off:.2g} at the start. "
-                f"Correct the formula or leave it out."
-            )
+    for i, found in enumerate(errors):
+        for name, off in found.items():
+            if not off <= limit:
+                where = "at a random point" if i else "at the start"
+                raise ValueError(
+                    f"structure.{name} disagrees with autodiff of lower: relative error {off:.2g} {where}. "
+                    f"Correct the formula or leave it out."
+                )
+
+
+def _points(problem: BilevelProblem, x: PyTree, y: PyTree) -> list[tuple[PyTree, PyTree]]:
+    """The start and three random points, where lower is defined: a formula may be right at y = 0 by accident."""
+    points, size = [(x, y)], 1 + trees.norm(y) / trees.size(y) ** 0.5
+    for key in jax.random.split(jax.random.key(1), 3):
+        keys = jax.random.split(key)
+        y_i = trees.axpy(size, trees.random_like(y, keys[0]), y)
+        if problem.domain.kernels is Kernels.HOST:  # its points carry more than coordinates
+            x_i = x
+        else:
+            x_i = trees.move(x, extreme_point(problem.domain, x, trees.random_like(x, keys[1])), trees.scalar(0.5, x))
+        if bool(trees.all_finite((x_i, plain_products(problem, x_i, y_i)))):
+            points.append((x_i, y_i))
+    return points
+
+
+@jax.jit
+def plain_products(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+    """H y and J y from autodiff."""
+    products = replace(problem, structure=LowerStructure()).linearize_lower(x, y)
+    return products.hvp(y), products.cross(y)
 
 
 def check_solver(solver: Any) -> Any:
@@ -223,100 +270,6 @@ def check_solver(solver: Any) -> Any:
             f"give starts by name, x0= and y0=."
         )
     return solver
-
-
-def check_oracle(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
-    """Refuse sets that lack the oracle by which the solver moves x."""
-    {"lmo": check_lmo, "project": check_projection, "low rank": check_low_rank}[solver.oracle](problem, x, solver)
-
-
-def check_low_rank(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
-    """Refuse sets without low-rank steps."""
-    try:
-        problem.domain.low_rank_start(x)
-    except NotImplementedError as error:
-        raise ValueError(f"{type(solver).__name__} cannot move x: {error} Use bx.auto or another solver.") from None
-
-
-def check_lmo(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
-    """Refuse sets whose oracle cannot serve a Frank-Wolfe step, before the first one."""
-    name = solver if isinstance(solver, str) else type(solver).__name__
-    width = problem.domain.diameter(x).value
-    if np.isinf(float(width)):
-        raise ValueError(
-            f"{name} moves by linear minimization and {problem.domain!r} is unbounded; "
-            f"bound it, or use {_instead(solver, 'project')}."
-        )
-    try:
-        if isinstance(problem.domain, UserSet):
-            _check_oracle(problem.domain)
-            # What it answers is converted to the structure of x only if it has it.
-            look = problem.domain.oracle
-        else:
-            look = lambda d: problem.domain.lmo(d, problem.domain.start(d))[0]  # noqa: E731
-        s = look(trees.zeros_like(x)) if problem.domain.kernels.on_host else jax.eval_shape(look, x)
-    except _NUMPY_INSIDE as error:
-        raise TypeError(
-            f"the lmo of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it with "
-            f"jax.numpy, or wrap it as bx.UserSet(lmo, host=True) to run it on the host."
-        ) from error
-    if isinstance(s, ConvexSet):
-        raise TypeError(
-            f"domain returned a set, a {type(s).__name__}: the set of x cannot depend on y or x. {_NO_COUPLING}"
-        )
-    _check_answer("lmo", problem, s, x)
-
-
-def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
-    """Refuse sets whose projection cannot serve a projected step, before the first one."""
-    project = problem.domain.project
-    try:
-        answer = project(x) if problem.domain.kernels.on_host else jax.eval_shape(project, x)
-    except NotImplementedError:
-        raise ValueError(
-            f"{type(solver).__name__} projects onto the set and {problem.domain!r} has no projection; "
-            f"use {_instead(solver, 'fw')}, or give bx.UserSet(lmo, project=...)."
-        ) from None
-    except _NUMPY_INSIDE as error:
-        raise TypeError(
-            f"the projection of {problem.domain!r} uses its argument outside JAX, most likely through numpy. Write it "
-            f"with jax.numpy, or wrap it as bx.UserSet(lmo, project=..., host=True) to run it on the host."
-        ) from error
-    _check_answer("projection", problem, answer, x)
-
-
-def _instead(solver: Any, x_step: str) -> str:
-    """What moves x the other way."""
-    if hasattr(solver, "x_step"):
-        return f'bx.{type(solver).__name__}(x_step="{x_step}")'
-    return "a projected method such as bx.AIDBiO()" if x_step == "project" else "linear minimization, as bx.IBCG() does"
-
-
-def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTree) -> None:
-    answer, x = trees.coordinates(answer), trees.coordinates(x)
-    got, wanted = trees.shapes(answer), trees.shapes(x)
-    if got.structure != wanted.structure or [v.shape for v in got.leaves] != [v.shape for v in wanted.leaves]:
-        kinds = trees.describe(answer) if got.structure == wanted.structure else f"{got.structure}"
-        asked = "direction" if oracle == "lmo" else "point"
-        raise ValueError(
-            f"the {oracle} of {problem.domain!r} returned {kinds} for a {asked} of {trees.describe(x)}; "
-            f"it must match x."
-        )
-
-
-_NO_COUPLING = "Give one fixed set, and put what couples x and y into upper or lower."
-
-
-def _check_oracle(domain: UserSet) -> None:
-    try:
-        inspect.signature(domain.oracle).bind(None)
-    except TypeError:
-        raise TypeError(
-            f"the lmo of {domain!r} must take one argument, the direction; it takes "
-            f"{inspect.signature(domain.oracle)}. {_NO_COUPLING}"
-        ) from None
-    except ValueError:  # builtins tell no signature
-        return
 
 
 def _layout(shapes: trees.Shapes) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax import trees
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.protocol import Counts, Info, Solver, kernels
+from bilevax.solvers.protocol import Counts, Info, Observation, Solver, kernels
 
 
 def run(
@@ -69,7 +69,6 @@ class StepSummary(NamedTuple):
 
     gap: Scalar
     lmo_error: Scalar
-    adjoint_residual: Scalar
     grad_norm: Scalar
     direction: PyTree = None
     """Kept for methods without an lmo: the loop computes their gap at its rows."""
@@ -88,7 +87,13 @@ def summarize(solver: Solver, info: Info) -> StepSummary:
     """What a row needs of a step's info."""
     error = jnp.asarray(info.lmo_error, info.gap.dtype)
     direction = info.direction if solver.oracle != "lmo" else None
-    return StepSummary(info.gap, error, info.adjoint_residual, info.grad_norm, direction)
+    return StepSummary(info.gap, error, info.grad_norm, direction)
+
+
+def observed(direction: PyTree) -> StepSummary:
+    """A summary of a direction that no step computed; the loop adds the gap."""
+    nan = jnp.full((), jnp.nan, trees.dtype(direction))
+    return StepSummary(nan, jnp.zeros_like(nan), trees.norm(direction), direction)
 
 
 def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last: Array | bool) -> Chunk:
@@ -107,7 +112,7 @@ def _empty(solver: Solver, state: Any) -> Chunk:
     nan = jnp.full((), jnp.nan, trees.dtype(state.x))
     zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
     direction = trees.zeros_like(state.x) if solver.oracle != "lmo" else None
-    return Chunk(state, StepSummary(nan, nan, nan, nan, direction), zero, jnp.asarray(True))
+    return Chunk(state, StepSummary(nan, nan, nan, direction), zero, jnp.asarray(True))
 
 
 @jax.jit
@@ -137,16 +142,22 @@ def init(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree) -> tuple
     return solver.init(problem, x, y)
 
 
-_prepare, _init = jax.jit(prepare), jax.jit(init)
+def observe(problem: BilevelProblem, solver: Solver, state: Any) -> Observation:
+    """`solver.observe` as a function that can be compiled; on the full data."""
+    return solver.observe(replace(problem, sampler=None), state)  # type: ignore[attr-defined]
+
+
+_prepare, _init, _observe = jax.jit(prepare), jax.jit(init), jax.jit(observe)
 
 
 class Stepping(NamedTuple):
-    """How a problem and a solver advance: the problem with its mark, and three functions, compiled or not."""
+    """How a problem and a solver advance: the problem with its mark, and four functions, compiled or not."""
 
     problem: BilevelProblem
     prepare: Callable[..., Solver]
     init: Callable[..., tuple[Any, Counts]]
     advance: Callable[..., Chunk]
+    observe: Callable[..., Observation]
 
 
 def place(problem: BilevelProblem, solver: Solver) -> Stepping:
@@ -158,5 +169,5 @@ def place(problem: BilevelProblem, solver: Solver) -> Stepping:
     marked = replace(problem, solver_kernels=kernels(solver))
     prepares = prepare if problem.host else _prepare
     if marked.host:
-        return Stepping(marked, prepares, init, advance_on_host)
-    return Stepping(marked, prepares, _init, advance)
+        return Stepping(marked, prepares, init, advance_on_host, observe)
+    return Stepping(marked, prepares, _init, advance, _observe)

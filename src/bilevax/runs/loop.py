@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -16,7 +16,9 @@ from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
 from bilevax.runs.audit import Audit, audit, gradient_mapping
+from bilevax.runs.certificate import Certificate
 from bilevax.runs.clock import Clock, Interrupt
+from bilevax.runs.divergence import growing
 from bilevax.runs.plan import Plan
 from bilevax.runs.progress import Progress
 from bilevax.runs.result import Result
@@ -27,6 +29,16 @@ from bilevax.verdict.assumptions import Assumptions, examine
 
 _CONVEX = "Add a ridge term such as 0.5 * mu * jnp.sum(y**2) to lower, or remove what lower does not determine"
 _CHUNK_SECONDS = 0.2  # how long compiled code may run before the loop looks at the clock and the interrupt flag
+
+
+class Look(NamedTuple):
+    """What is known at one point: a summary, the estimates behind its direction, and the step taken ahead for it."""
+
+    summary: chunks.StepSummary
+    y: PyTree
+    w: PyTree
+    ahead: chunks.Chunk | None
+    seconds: float
 
 
 class Run:
@@ -43,7 +55,7 @@ class Run:
         self.plan, self.interrupt = plan, interrupt
         self.clock, self.trace = Clock(), Trace()
         stepping = chunks.place(problem, solver)
-        self._init, self._advance = stepping.init, stepping.advance
+        self._init, self._advance, self._observe = stepping.init, stepping.advance, stepping.observe
         self._solver_kernels = stepping.problem.solver_kernels
         with one_blas_thread():  # estimates decompose small matrices
             self.solver, seconds = self.clock.call(stepping.prepare, problem, solver, x, y, plan.key)
@@ -56,6 +68,7 @@ class Run:
         self.verified: Audit | None = None
         self.examined: Assumptions | None = None
         self.begun = (x, y)
+        self.certificate = Certificate(problem, self.solver, x)
         label = plan.progress if isinstance(plan.progress, str) else type(solver).__name__
         self.progress = Progress(plan.steps, label) if plan.progress else None
         self.restart(stepping.problem, x, y)
@@ -80,9 +93,10 @@ class Run:
         with self.interrupt:
             stop = self.go(self.plan.steps, self.plan.rules)
         if not self.trace or self.trace.last["step"] < self.k:
-            self._row(self._look()[0])
+            self._row(self._look())
         if self.progress:
             self.progress.close(self.k, self.trace.last, stop.status.name)
+        self.certificate.finish(self.trace, [self.begun, (self.state.x, self.state.y)])
         return Result(
             x=self.state.x,
             y=self.state.y if self.verified is None else self.verified.y,
@@ -96,29 +110,40 @@ class Run:
             problem=self.problem,
             solver=self.solver,
             verified=self.verified,
+            certificate=self.certificate,
         )
 
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
         """Row, rules, steps to the next row, and again, until a rule or a limit says stop."""
         last, stop = self.k + steps, None
         while stop is None:
-            summary, ahead, seconds = self._look()
+            look = self._look()
             if not self.trace or self.trace.last["step"] < self.k:  # the last call of `go` may have ended here
-                self._row(summary)
+                self._row(look)
             if self.spoiled:
                 stop = Stop(Status.NONFINITE, "the warm-up made y non-finite; the start is kept")
             else:
-                stop = self._stop(rules, steps, last) or self._steps_to_next_row(ahead, seconds, last)
+                stop = self._stop(rules, steps, last) or self._steps_to_next_row(look.ahead, look.seconds, last)
         return stop
 
-    def _look(self) -> tuple[chunks.StepSummary, chunks.Chunk | None, float]:
+    def _look(self) -> Look:
         """What is known at the present point. Most methods know it only in their next step, which is taken now and
-        used if the run goes on; a method that keeps it in its state has `observe`."""
+        used if the run goes on; others have `observe`."""
         if hasattr(self.solver, "observe"):
             with self.clock.compilation():
-                return chunks.summarize(self.solver, self.solver.observe(self.state)), None, 0.0
+                seen = self._observe(self.problem, self.solver, self.state)
+            return Look(chunks.observed(seen.direction), seen.y, seen.w, None, 0.0)
         ahead, seconds = self._call(1)
-        return ahead.summary, ahead, seconds
+        y, w = self._estimates(ahead.state)
+        return Look(ahead.summary, y, w, ahead, seconds)
+
+    def _estimates(self, following: Any) -> tuple[PyTree, PyTree]:
+        """The y and w that the direction of a step is made of."""
+        if not hasattr(self.solver, "estimates"):
+            return None, None
+        states = {"before": self.state, "after": following}
+        y, w = self.solver.estimates
+        return states[y].y, getattr(states[w], "w", None)
 
     def _call(self, count: int) -> tuple[chunks.Chunk, float]:
         return self.clock.call(
@@ -136,13 +161,14 @@ class Run:
         if self.after_step is not None:
             self.after_step(self)
 
-    def _row(self, summary: chunks.StepSummary) -> None:
+    def _row(self, look: Look) -> None:
         with self.clock.compilation():
-            self.trace.append(self._values(summary))
+            self.trace.append(self._values(look))
         for observe in self.plan.observers:
             observe(self.trace.last, self.state)
 
-    def _values(self, summary: chunks.StepSummary) -> Row:
+    def _values(self, look: Look) -> Row:
+        summary = look.summary
         tracked = measures.basic_metrics(self.problem, self.state)
         gap, lmo_error = summary.gap, summary.lmo_error
         if self.bounded and summary.direction is not None and self.plan.compute_gap:
@@ -150,8 +176,10 @@ class Run:
             gap, lmo_error = measures.tracked_gap(self.problem, self.state.x, summary.direction)
         row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(gap)}
         row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
-        row.update({name: float(getattr(summary, name)) for name in ("adjoint_residual", "grad_norm")})
+        self.certificate.add(self.problem, self.state.x, look.y, look.w)
+        row["adjoint_residual"], row["grad_norm"] = self.certificate.adjoint_residual, float(summary.grad_norm)
         row["lmo_error"] = float(lmo_error)
+        row["gap_bound"] = self.certificate.bound(row)
         if not self.bounded:
             mapping = summary.direction is not None and self.plan.compute_gap
             row["gradient_mapping"] = (
@@ -168,6 +196,10 @@ class Run:
         return dict(metric(self.problem, self.state))
 
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
+        with self.clock.compilation():
+            diverges = growing(self.trace, self.problem, self.state, self.begun[1])
+        if diverges:
+            return Stop(Status.STALLED, diverges)
         for rule in rules:
             verdict = as_stop(rule(self.trace), rule)
             if verdict is not None and verdict.status is Status.CONVERGED:

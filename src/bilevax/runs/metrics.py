@@ -1,4 +1,4 @@
-"""What is measured at a row, from the tracked x and y."""
+"""What is measured at a row, from the tracked x, y and w."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree) -> dict[str, Scalar]
 def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:
     """f(x_k, y_k), which can lie below the optimum while y lags, and the lower gradient that tells by how much."""
     return _tracked(problem, trees.coordinates(state.x), state.y)
+
+
+def _residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    phi = trees.sub(problem.lower_hvp(x, y, w), problem.upper_grads(x, y)[1])
+    return trees.norm(problem.lower_grad(x, y)), trees.norm(phi), trees.norm(y), trees.norm(w)
+
+
+_compiled_residuals = jax.jit(_residuals)
+
+
+def adjoint_residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[float, float, float, float]:
+    """|g_y|, |H w - f_y|, |y| and |w| for a pair of estimates at x."""
+    measure = _residuals if problem.structure.kernels.on_host else _compiled_residuals
+    norms = measure(problem, trees.coordinates(x), y, w)
+    return tuple(float(v) for v in norms)  # type: ignore[return-value]
 
 
 def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:

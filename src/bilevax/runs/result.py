@@ -14,6 +14,7 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs import run_directory
 from bilevax.runs.audit import Audit, audit
+from bilevax.runs.certificate import Certificate
 from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
@@ -45,6 +46,8 @@ class Result:
     """The solver with every estimated constant filled in."""
     verified: Audit | None = field(default=None, repr=False)
     """The audit on which CONVERGED rests; None for any other status."""
+    certificate: Certificate | None = field(default=None, repr=False)
+    """What the column `gap_bound` of the trace rests on."""
 
     @property
     def success(self) -> bool:

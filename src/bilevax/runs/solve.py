@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.runs import checks, chunks
+from bilevax.runs import checks, chunks, oracle_checks
 from bilevax.runs.clock import CompileTime, Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import Metrics, Plan, make_plan
@@ -76,6 +76,7 @@ def solve(
         progress=progress,
     )
     checks.check_solver(solver)
+    checks.check_concrete(problem, x0, y0, solver)
     with CompileTime() as checking:
         x, y = checks.check_start(problem, x0, y0)
     run = start(problem, solver, x, y, plan)
@@ -88,7 +89,7 @@ def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, 
     solver = auto(problem, x) if solver is None else solver
     problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
     with CompileTime() as checking:
-        checks.check_oracle(problem, x, solver)
+        oracle_checks.check_oracle(problem, x, solver)
     run = Run(problem, solver, x, y, plan, Interrupt())
     run.clock.compiling += checking.seconds
     return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Trace:
 
     def __init__(self, rows: list[Row] | None = None):
         self._rows: list[Row] = []
+        self._late: dict[str, Callable[[], list[float]]] = {}
         for row in rows or []:
             self.append(row)
 
@@ -35,6 +36,16 @@ class Trace:
         if self._rows and list(row) != list(self._rows[0]):
             raise ValueError(f"this row has columns {list(row)}, the trace has {list(self._rows[0])}.")
         self._rows.append(dict(row))
+
+    def compute_late(self, name: str, values: Callable[[], list[float]]) -> None:
+        """Compute a column when it is first asked for: until then its values in the rows stand."""
+        self._late[name] = values
+
+    def _settle(self, *names: str) -> None:
+        for name in names:
+            if name in self._late:
+                for row, value in zip(self._rows, self._late.pop(name)(), strict=True):
+                    row[name] = value
 
     @property
     def columns(self) -> list[str]:
@@ -51,10 +62,15 @@ class Trace:
         """The oldest row."""
         return self._rows[0]
 
+    def row(self, i: int) -> Row:
+        """One row by its number; negative numbers count from the newest."""
+        return self._rows[i]
+
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Row]:
+        self._settle(*self.columns)
         return iter(self._rows)
 
     def __contains__(self, name: str) -> bool:
@@ -63,6 +79,7 @@ class Trace:
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self:
             raise KeyError(f"the trace has no column {name!r}; it has {', '.join(self.columns)}.")
+        self._settle(name)
         return np.array([row[name] for row in self._rows])
 
     def __repr__(self) -> str:
@@ -70,10 +87,12 @@ class Trace:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write comma-separated values, with numbers that read back exactly."""
+        self._settle(*self.columns)
         return write_csv(path, self.columns, ([repr(value) for value in row.values()] for row in self._rows))
 
     def to_json(self, path: str | Path) -> Path:
         """Write one JSON object of columns; NaN and infinities become null."""
+        self._settle(*self.columns)
         table = {name: [row[name] if math.isfinite(row[name]) else None for row in self._rows] for name in self.columns}
         return write_atomic(path, lambda stream: json.dump(table, stream))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.ba import lower_count
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.protocol import Counts, Info
+from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
 
 
@@ -71,6 +71,19 @@ class ABA(eqx.Module):
         counts = Counts(hvps=self.constants.products)
         return ABAState(x, y, trees.zeros_like(y), x, jnp.zeros((), jnp.int32)), counts
 
+    def _direction(self, p: BilevelProblem, at: PyTree, state: ABAState) -> tuple[PyTree, PyTree, PyTree, Any, Any]:
+        """The direction at a point, the y and w it is made of, the lower steps and the Hessian products."""
+        t = lower_count(state.k, 2.0, self.most)
+        y = lower_steps(p, at, state.y, for_steps(self.constants).alpha, t)
+        f_x, f_y = p.upper_grads(at, y)
+        adjoint = adjoint_solution(p, at, y, f_y, state.w)
+        return trees.sub(f_x, p.lower_cross(at, y, adjoint.w)), y, adjoint.w, t, adjoint.products
+
+    def observe(self, problem: BilevelProblem, state: ABAState) -> Observation:
+        """The direction at x itself; a step computes it at the middle point."""
+        F, y, w, *_ = self._direction(problem, state.x, state)
+        return Observation(F, y, w)
+
     def step(self, problem: BilevelProblem, state: ABAState, key: Array) -> tuple[ABAState, Info]:
         """The middle point, lower steps and adjoint there, then both projections."""
         k, dtype, p = state.k, trees.dtype(state.x), problem.sample(key)
@@ -78,13 +91,7 @@ class ABA(eqx.Module):
         a, lead_step = 2 / (count + 1), count * beta / 2 if self.convex else beta
         middle = trees.move(state.x, state.lead, a)
 
-        t = lower_count(k, 2.0, self.most)
-        y = lower_steps(p, middle, state.y, for_steps(self.constants).alpha, t)
-        f_x, f_y = p.upper_grads(middle, y)
-        adjoint = adjoint_solution(p, middle, y, f_y, state.w)
-        w, products = adjoint.w, adjoint.products
-        F = trees.sub(f_x, p.lower_cross(middle, y, w))
-
+        F, y, w, t, products = self._direction(p, middle, state)
         lead = p.domain.project(trees.axpy(-lead_step, F, state.lead))
         x = p.domain.project(trees.axpy(-beta, F, middle))
         counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, projections=2)

@@ -49,6 +49,7 @@ class AIDBiO(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
+    estimates: ClassVar[tuple[str, str]] = ("after", "after")
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)

@@ -56,6 +56,7 @@ class BA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
+    estimates: ClassVar[tuple[str, str]] = ("after", "after")
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=False, kw_only=True)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)

@@ -18,7 +18,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.pieces.defaults import check_counts
 from bilevax.solvers.pieces.lower_estimate import LowerEstimate, evaluate, has_solutions, inner_of_differences
-from bilevax.solvers.protocol import Counts, Info
+from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
 
 GIVE_UP = 40  # times a step is shortened before it is taken as it is
@@ -87,9 +87,9 @@ class BlockIBCG(eqx.Module):
         k, basis = jnp.zeros((), jnp.int32), problem.domain.low_rank_start(x)
         return BlockIBCGState(x, x, at_x, k, 1.0, L, L, basis), counts
 
-    def observe(self, state: BlockIBCGState) -> Info:
+    def observe(self, problem: BilevelProblem, state: BlockIBCGState) -> Observation:
         """What the state tells of its point."""
-        return Info(state.x, state.estimate.F, Counts(), residual=state.estimate.residual)
+        return Observation(state.estimate.F, state.y, state.w)
 
     def step(self, problem: BilevelProblem, state: BlockIBCGState, key: Array) -> tuple[BlockIBCGState, Info]:
         """A step for the curvature met last, shortened until the direction changes no faster than L allows."""
@@ -100,7 +100,7 @@ class BlockIBCG(eqx.Module):
         at_ahead = self.evaluate(problem, ahead, state.y, state.w)
         if not bool(trees.all_finite(at_ahead.F)):  # no factorization accepts it; the loop names it
             state = replace(state, estimate=at_ahead, k=state.k + 1)
-            return state, self.observe(state)
+            return state, Info(x, at_ahead.F, Counts())
         if has_solutions(problem):
             at_ahead = replace(at_ahead, y=state.y)  # as good a start for the next evaluation, and held already
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
@@ -118,7 +118,7 @@ class BlockIBCG(eqx.Module):
             momentum = 1.0
         following = BlockIBCGState(moved.x, x, estimate, state.k + 1, momentum, L, curvature, basis)
         counts = replace(self._cost(problem, 1 + tries), projections=tries)
-        return following, replace(self.observe(state), counts=counts)
+        return following, Info(x, state.estimate.F, counts)
 
     def evaluate(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> LowerEstimate:
         """y, the adjoint and the direction at x, from those nearby."""
@@ -126,5 +126,5 @@ class BlockIBCG(eqx.Module):
 
     def _cost(self, problem: BilevelProblem, evaluations: int) -> Counts:
         steps = 0 if has_solutions(problem) else int(self.lower_steps)
-        each = Counts(upper_grads=2, lower_grads=steps, hvps=steps + 1 if steps else 0, crosses=1)
+        each = Counts(upper_grads=2, lower_grads=steps, hvps=steps, crosses=1)
         return jax.tree.map(lambda calls: evaluations * calls, each)

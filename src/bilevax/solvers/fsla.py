@@ -52,6 +52,8 @@ class FSLA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("after", "after")
+    averages: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     beta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
@@ -85,10 +87,10 @@ class FSLA(eqx.Module):
         for_y, for_w, for_x = (problem.sample(part) for part in jax.random.split(key, 3))
         y = trees.axpy(-beta, for_y.lower_grad(x, state.y), state.y)
         _, f_y = for_w.upper_grads(x, y)
-        w, residual = adjoint_step(for_w.linearize_lower(x, y).hvp, f_y, state.w, eta)
+        w = adjoint_step(for_w.linearize_lower(x, y).hvp, f_y, state.w, eta)
         new, old = direction(for_x, x, y, w), direction(for_x, state.x_previous, state.y, state.w)
         d = storm(new, old, state.d, weight(self.theta, k, x))
         x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
 
         counts = Counts(upper_grads=3, lower_grads=1, hvps=1, crosses=2, **calls)
-        return FSLAState(x_next, y, w, x, d, k + 1, memory), Info(x, d, counts, s, memory.error, residual)
+        return FSLAState(x_next, y, w, x, d, k + 1, memory), Info(x, d, counts, s, memory.error)

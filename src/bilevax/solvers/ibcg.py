@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
-from bilevax.estimation import estimate_constants, for_steps
+from bilevax.estimation import for_steps
 from bilevax.hypergradient import adjoint_step
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Schedule, as_schedule
 from bilevax.sets import Memory
+from bilevax.solvers.pieces.defaults import batch_constants
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 from bilevax.trees import is_concrete
@@ -50,6 +51,7 @@ class IBCG(eqx.Module):
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "after")
     gamma: Schedule = eqx.field(converter=as_schedule, default=OpenLoop())
     alpha: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
@@ -76,7 +78,7 @@ class IBCG(eqx.Module):
         """Fill in the step sizes that were not given, from the constants given or estimated at the start."""
         constants, warmup = self.constants, self.warmup
         if constants is None and (self.alpha is None or self.eta is None or warmup is None):
-            constants = estimate_constants(problem, x, y, key)
+            constants = batch_constants(None, problem, x, y, key)
         alpha, eta = self.alpha, self.eta
         if alpha is None or eta is None or warmup is None:
             safe = for_steps(constants)
@@ -97,7 +99,7 @@ class IBCG(eqx.Module):
             y, w = carry
             y = trees.axpy(-alpha, problem.lower_grad(x, y), y)
             _, f_y = problem.upper_grads(x, y)
-            return y, adjoint_step(problem.linearize_lower(x, y).hvp, f_y, w, eta)[0]
+            return y, adjoint_step(problem.linearize_lower(x, y).hvp, f_y, w, eta)
 
         y, w = host_loops.repeat(self.warmup, inner, (y, w), host=problem.host)
         n, estimating = self.warmup, 0 if self.constants is None else self.constants.products
@@ -113,12 +115,12 @@ class IBCG(eqx.Module):
 
         f_x, f_y = p.upper_grads(x, y)
         lower = p.linearize_lower(x, y)
-        w, residual = adjoint_step(lower.hvp, f_y, w, eta)  # line 4
+        w = adjoint_step(lower.hvp, f_y, w, eta)  # line 4
         F = trees.sub(f_x, lower.cross(w))  # line 5: new w, old (x, y)
         s, memory = p.domain.lmo(F, state.memory)  # line 6
         x_next = trees.move(x, s, gamma)  # line 7
         y_next = trees.axpy(-alpha, p.lower_grad(x_next, y), y)  # line 8: new x, old y
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, lmos=1)
-        info = Info(x, F, counts, s, memory.error, residual)
+        info = Info(x, F, counts, s, memory.error)
         return IBCGState(x_next, y_next, w, k + 1, memory), info

@@ -51,6 +51,8 @@ class MASOBA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "before")
+    averages: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     theta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
@@ -87,4 +89,4 @@ class MASOBA(eqx.Module):
         x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
-        return MASOBAState(x_next, y_next, w_next, d, k + 1, memory), Info(x, d, counts, s, memory.error, D.w)
+        return MASOBAState(x_next, y_next, w_next, d, k + 1, memory), Info(x, d, counts, s, memory.error)

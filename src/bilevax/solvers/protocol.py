@@ -44,18 +44,11 @@ class Info(eqx.Module):
     """The answer of the lmo; None if the method has none."""
     lmo_error: Scalar | float = 0.0
     """How far from optimal `s` may be."""
-    residual: PyTree = None
-    """`H w - f_y` for the adjoint estimate the step started from; None if the method keeps none."""
 
     @property
     def gap(self) -> Scalar:
         """`<direction, x - s>`, the Frank-Wolfe gap by that estimate; NaN without an lmo."""
         return self._nan if self.s is None else trees.gap(self.direction, self.x, self.s)
-
-    @property
-    def adjoint_residual(self) -> Scalar:
-        """The norm of the residual; NaN if there is none."""
-        return self._nan if self.residual is None else trees.norm(self.residual)
 
     @property
     def grad_norm(self) -> Scalar:
@@ -65,6 +58,14 @@ class Info(eqx.Module):
     @property
     def _nan(self) -> Scalar:
         return jnp.full((), jnp.nan, trees.dtype(self.direction))
+
+
+class Observation(eqx.Module):
+    """The direction at the point of a state, and the estimates of y*(x) and the adjoint that it is made of."""
+
+    direction: PyTree
+    y: PyTree
+    w: PyTree = None
 
 
 class State(Protocol):
@@ -78,8 +79,12 @@ class State(Protocol):
 class Solver(Protocol):
     """The contract of every method.
 
-    A method whose state already holds the direction at its point may add `observe(state) -> Info`. The loop then reads
-    a row from the state; otherwise it takes the next step ahead to make the row.
+    A row of the trace describes the point of a state. Most methods compute the direction there in their next step,
+    which the loop then takes ahead. `estimates`, a class variable, says which y and w such a direction `f_x - J w` is
+    made of: those that the step starts from ("before") or those that it ends with ("after"); a method without an
+    adjoint has no such variable, and one whose direction is an average over steps also has `averages = True`. A method
+    whose step looks at another point, or whose state holds the direction, has `observe(problem, state) -> Observation`
+    instead.
     """
 
     @property

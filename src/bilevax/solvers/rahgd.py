@@ -17,7 +17,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
 from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps
-from bilevax.solvers.protocol import Counts, Info
+from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
 
@@ -85,17 +85,25 @@ class RAHGD(eqx.Module):
         state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero)
         return state, Counts(hvps=self.constants.products)
 
+    def _direction(self, p: BilevelProblem, at: PyTree, state: RAHGDState) -> tuple[PyTree, PyTree, PyTree, Array]:
+        """The direction at a point, the y and w it is made of, and the Hessian products."""
+        y = accelerated_lower_steps(p, at, state.y, for_steps(self.constants), self.lower)
+        f_x, f_y = p.upper_grads(at, y)
+        products = p.linearize_lower(at, y)
+        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        return trees.sub(f_x, products.cross(adjoint.w)), y, adjoint.w, adjoint.products
+
+    def observe(self, problem: BilevelProblem, state: RAHGDState) -> Observation:
+        """The direction at x itself; a step computes it ahead of x."""
+        F, y, w, _ = self._direction(problem, state.x, state)
+        return Observation(F, y, w)
+
     def step(self, problem: BilevelProblem, state: RAHGDState, key: Array) -> tuple[RAHGDState, Info]:
         """Momentum, inner solves at the point ahead, a projected step, and the test for a restart."""
         x, k, dtype, p = state.x, state.k, trees.dtype(state.x), problem.sample(key)
         t, xi = state.since.astype(dtype), self.xi(k).astype(dtype)
         ahead = trees.axpy(t / (t + 3), trees.sub(x, state.before), x)
-        y = accelerated_lower_steps(p, ahead, state.y, for_steps(self.constants), self.lower)
-        f_x, f_y = p.upper_grads(ahead, y)
-        products = p.linearize_lower(ahead, y)
-        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
-        w, spent = adjoint.w, adjoint.products
-        F = trees.sub(f_x, products.cross(w))
+        F, y, w, spent = self._direction(p, ahead, state)
         x_next = p.domain.project(trees.axpy(-xi, F, ahead))
 
         moved = trees.sub(x_next, x)

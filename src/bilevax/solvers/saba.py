@@ -82,6 +82,8 @@ class SABA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "before")
+    averages: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
@@ -125,4 +127,4 @@ class SABA(eqx.Module):
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
         following = SABAState(x_next, y_next, w_next, table, mean, k + 1, memory)
-        return following, Info(x, d.x, counts, s, memory.error, d.w)
+        return following, Info(x, d.x, counts, s, memory.error)

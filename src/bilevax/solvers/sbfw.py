@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
-from bilevax.estimation import estimate_constants, for_steps
+from bilevax.estimation import for_steps
 from bilevax.hypergradient import adjoint_solution, adjoint_step, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule, check_fraction
 from bilevax.sets import Memory
-from bilevax.solvers.pieces.defaults import decaying
+from bilevax.solvers.pieces.defaults import batch_constants, decaying
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -54,6 +54,8 @@ class SBFW(eqx.Module):
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "after")
+    averages: ClassVar[bool] = True
     estimator: str = eqx.field(static=True, default="corrected")
     rho: Schedule = eqx.field(converter=as_schedule, default=Power(2.0, 2 / 3), kw_only=True)
     eta: Schedule = eqx.field(converter=as_schedule, default=Power(2.0, 1.0, 2.0), kw_only=True)
@@ -76,7 +78,7 @@ class SBFW(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SBFW:
         """Estimate the constants that were not given, and take from them the lower step."""
-        constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
+        constants = batch_constants(self.constants, problem, x, y, key)
         # Under sampling these decay like rho, or the noise they leave in y and w would pile up in d.
         delta = decaying(problem, for_steps(constants).alpha, 2 / 3) if self.delta is None else self.delta
         # not `replace`, which would warn of the same eta again
@@ -100,7 +102,7 @@ class SBFW(eqx.Module):
         p = problem.sample(draw_h)
 
         h_before, *_, spent = self._estimate(p, problem, state.previous, k, truncation)
-        h, w, residual, products = self._estimate(p, problem, (x, y, state.w), k, truncation)
+        h, w, products = self._estimate(p, problem, (x, y, state.w), k, truncation)
         d = trees.axpy(1 - rho, trees.sub(state.d, h_before), h)
         s, memory = p.domain.lmo(d, state.memory)
         x_next = trees.move(x, s, eta)
@@ -108,21 +110,21 @@ class SBFW(eqx.Module):
 
         counts = Counts(upper_grads=4, lower_grads=1, hvps=products + spent, crosses=2, lmos=1)
         previous = (x, y, state.w)
-        return SBFWState(x_next, y_next, previous, d, w, k + 1, memory), Info(x, d, counts, s, memory.error, residual)
+        return SBFWState(x_next, y_next, previous, d, w, k + 1, memory), Info(x, d, counts, s, memory.error)
 
     def _estimate(self, p: BilevelProblem, problem: BilevelProblem, at: Any, k: Array, key: Array) -> tuple[Any, ...]:
-        """h(x, y) = f_x - J [estimate of H^-1 f_y], the adjoint to keep, its residual and the Hessian products."""
+        """h(x, y) = f_x - J [estimate of H^-1 f_y], the adjoint to keep, and the Hessian products."""
         x, y, w = at
         f_x, f_y = p.upper_grads(x, y)
         lower, safe = p.linearize_lower(x, y), for_steps(self.constants)
         if self.estimator == "exact":
             adjoint = adjoint_solution(p, x, y, f_y, w)
             w, products = adjoint.w, adjoint.products
-            return trees.sub(f_x, lower.cross(w)), w, None, products
+            return trees.sub(f_x, lower.cross(w)), w, products
         if self.estimator == "tracked":
-            w, residual = adjoint_step(lower.hvp, f_y, w, decaying(problem, 0.9 * safe.alpha, 2 / 3)(k))
-            return trees.sub(f_x, lower.cross(w)), w, residual, 1
+            w = adjoint_step(lower.hvp, f_y, w, decaying(problem, 0.9 * safe.alpha, 2 / 3)(k))
+            return trees.sub(f_x, lower.cross(w)), w, 1
         first, budget = (1, k + 1) if self.estimator == "printed" else (0, neumann_budget(safe.kappa, k))
         hvp = sampled_hvp(problem, lower, x, y)
         v, products = random_neumann(hvp, f_y, key, budget=budget, L_g=safe.L_g, first=first, host=problem.host)
-        return trees.sub(f_x, lower.cross(v)), None, None, products
+        return trees.sub(f_x, lower.cross(v)), None, products

@@ -49,6 +49,7 @@ class SOBA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "before")
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
@@ -77,4 +78,4 @@ class SOBA(eqx.Module):
         x_next, s, memory, calls = move_x(problem, x, D.x, xi, state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
-        return SOBAState(x_next, y_next, w_next, k + 1, memory), Info(x, D.x, counts, s, memory.error, D.w)
+        return SOBAState(x_next, y_next, w_next, k + 1, memory), Info(x, D.x, counts, s, memory.error)

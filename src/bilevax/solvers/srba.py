@@ -53,6 +53,8 @@ class SRBA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "before")
+    averages: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     q: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
@@ -101,4 +103,4 @@ class SRBA(eqx.Module):
 
         counts = Counts(upper_grads=2 * times, lower_grads=times, hvps=times, crosses=times, **calls)
         following = SRBAState(x_next, y_next, w_next, (x, y, w), d, k + 1, memory)
-        return following, Info(x, d.x, counts, s, memory.error, d.w)
+        return following, Info(x, d.x, counts, s, memory.error)

@@ -57,6 +57,8 @@ class StochasticIBCG(eqx.Module):
     theta: Schedule = eqx.field(converter=as_schedule, default=None, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
     loops: ClassVar[int] = 1
+    estimates: ClassVar[tuple[str, str]] = ("before", "before")
+    averages: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_steps(self, alpha=self.alpha, eta=self.eta)
@@ -92,4 +94,4 @@ class StochasticIBCG(eqx.Module):
 
         counts = Counts(upper_grads=4, lower_grads=2, hvps=2, crosses=2, lmos=1)
         following = StochasticIBCGState(x_next, y_next, w_next, (x, y, w), d, k + 1, memory)
-        return following, Info(x, d.x, counts, s, memory.error, d.w)
+        return following, Info(x, d.x, counts, s, memory.error)

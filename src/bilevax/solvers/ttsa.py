@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.estimation import estimate_constants, for_steps
+from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
-from bilevax.solvers.pieces.defaults import outer_schedule
+from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 from bilevax.trees import as_leaf, is_concrete
@@ -70,7 +70,7 @@ class TTSA(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> TTSA:
         """Estimate mu_g, L_g and L_ell where they are needed and were not given."""
-        constants = estimate_constants(problem, x, y, key) if self.constants is None else self.constants
+        constants = batch_constants(self.constants, problem, x, y, key)
         alpha = outer_schedule(self.alpha, "project", problem, x, y, key, 0.0 if self.deterministic else 0.6)
         beta = self.beta
         if beta is None:

@@ -162,11 +162,11 @@ def _measured(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, less: bool,
         _norm(at.g_y) + noise(at.g_y, again.g_y),
         _norm(at.phi) + noise(at.phi, again.phi),
         noise(at.psi, again.psi),
-        *_norms(work, x, z, w, np.random.default_rng(seed).standard_normal((PROBES, trees.size(z)))),
+        *slope_norms(work, x, z, w, np.random.default_rng(seed).standard_normal((PROBES, trees.size(z)))),
     )
 
 
-def _norms(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, along: np.ndarray) -> list[float]:
+def slope_norms(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, along: np.ndarray) -> list[float]:
     """Frobenius norms of d psi, d phi and J from random rows, or of their products with what the rows went through."""
     sure = _SURE if len(along) == PROBES else _SURE_OF_ONE
     return [sure * float(np.sqrt(np.mean(np.asarray(v)))) for v in _slopes(work, x, z, w, jnp.asarray(along))]
@@ -212,7 +212,7 @@ def _bound(
     error, delta = measured.error(solution.mu)
     if solution.solved is not None:
         # Sharper: what the residuals do to the gradient through H^-1, instead of its largest value everywhere.
-        d_psi, d_phi, J = _norms(work, x, solution.z, solution.w, solution.solved)
+        d_psi, d_phi, J = slope_norms(work, x, solution.z, solution.w, solution.solved)
         through = d_psi * measured.g_y + J * (measured.phi + d_phi * measured.g_y) + measured.rounding
         error = min(error, through)
     lower_error = delta * max(float(jnp.max(s)) for s in jax.tree.leaves(solution.scale))

@@ -21,7 +21,7 @@ _SHORTEST = 2.0**-40
 
 
 @jax.jit
-def _hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+def hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
     """The whole Hessian in y, row by row."""
     hvp = problem.linearize_lower(x, y).hvp
     flat, back = ravel_pytree(y)
@@ -53,7 +53,7 @@ class _Factorized(NamedTuple):
 
 
 def _factorize(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Factorized:
-    H = np.asarray(_hessian(problem, x, y))
+    H = np.asarray(hessian(problem, x, y))
     ones = np.ones(len(H))
     if not np.all(np.isfinite(H)):
         return _Factorized(ones, Definiteness(0.0, None, np.nan, np.nan), "", np.nan)

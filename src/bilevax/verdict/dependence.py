@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 from jaxtyping import PyTree
 
-from bilevax.problem import BilevelProblem
+from bilevax import trees
+from bilevax.problem import BilevelProblem, Objective
 
 
 def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
@@ -16,13 +18,18 @@ def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     True is proof: no path in the program leads from y to the products. False may be caution: a power with a
     floating-point exponent of two is not recognised.
     """
+    return _quadratic(problem.upper, problem.lower, trees.shapes((x, y, problem.data)))
 
+
+@functools.lru_cache(maxsize=512)
+def _quadratic(upper: Objective, lower: Objective, shapes: trees.Shapes) -> bool:
     def products(y: PyTree, x: PyTree, z: PyTree, data: Any) -> Any:
-        upper = jax.jvp(lambda y: jax.grad(problem.upper, argnums=(0, 1))(x, y, data), (y,), (z,))[1]
-        lower = jax.vjp(jax.grad(lambda x, y: problem.lower(x, y, data), argnums=1), x, y)[1](z)
-        return upper, lower
+        of_upper = jax.jvp(lambda y: jax.grad(upper, argnums=(0, 1))(x, y, data), (y,), (z,))[1]
+        of_lower = jax.vjp(jax.grad(lambda x, y: lower(x, y, data), argnums=1), x, y)[1](z)
+        return of_upper, of_lower
 
-    traced = jax.make_jaxpr(products)(y, x, y, problem.data).jaxpr
+    x, y, data = jax.tree.unflatten(shapes.structure, shapes.leaves)
+    traced = jax.make_jaxpr(products)(y, x, y, data).jaxpr
     count = len(jax.tree.leaves(y))
     return not any(_depends(traced, [i < count for i in range(len(traced.invars))]))
 

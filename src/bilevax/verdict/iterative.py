@@ -74,6 +74,8 @@ class LowestCurvature(NamedTuple):
 
     mu: float
     ritz: float
+    high: float
+    """The ends of the spectrum that was seen."""
     source: str
     products: int
     solved: np.ndarray | None = None
@@ -91,17 +93,19 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
     run, memory = _probe(problem, x, z, jax.random.key(seed))
     products = int(run.products)
     if not bool(run.positive):
-        return LowestCurvature(0.0, 0.0, "", products)
+        return LowestCurvature(0.0, 0.0, float(run.highest), "", products)
     theta, high = ritz_values(run, memory)
     n, k = trees.size(z), products - 1
     hidden = (math.log(1.648 * math.sqrt(n) / _RISK) / (2 * k - 1)) ** 2
     sure = theta - hidden * (high - theta)
     solved = np.asarray(ravel_pytree(run.w)[0])[None] if bool(run.reached) else None
     if sure >= theta / _MARGIN:
-        return LowestCurvature(sure, theta, f"estimated, with probability {1 - _RISK:.1%}", products, solved)
+        return LowestCurvature(sure, theta, high, f"estimated, with probability {1 - _RISK:.1%}", products, solved)
     if bool(run.reached):
-        return LowestCurvature(theta / _MARGIN, theta, "estimated: half of the smallest Ritz value", products, solved)
-    return LowestCurvature(0.0, theta, "", products)
+        return LowestCurvature(
+            theta / _MARGIN, theta, high, "estimated: half of the smallest Ritz value", products, solved
+        )
+    return LowestCurvature(0.0, theta, high, "", products)
 
 
 def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:

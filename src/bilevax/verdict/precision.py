@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import trees
-from bilevax.problem import BilevelProblem, LowerStructure
+from bilevax.problem import BilevelProblem, Objective
 from bilevax.sets import WholeSpace
 
 _SHAKE = 2.0**-36
@@ -31,12 +31,16 @@ def plain(problem: BilevelProblem) -> BilevelProblem:
 
 def works_in_less(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     """Whether `upper` or `lower` computes in less than float64 although all its arguments are float64."""
-    for function in (problem.upper, problem.lower):
-        found: list[Any] = []
-        _visit(jax.make_jaxpr(function)(x, y, problem.data).jaxpr, found.append)
-        if any(jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 64 for kind in found):
-            return True
-    return False
+    return _works_in_less(problem.upper, problem.lower, trees.shapes((x, y, problem.data)))
+
+
+@functools.lru_cache(maxsize=512)
+def _works_in_less(upper: Objective, lower: Objective, shapes: trees.Shapes) -> bool:
+    found: list[Any] = []
+    arguments = jax.tree.unflatten(shapes.structure, shapes.leaves)
+    for function in (upper, lower):
+        _visit(jax.make_jaxpr(function)(*arguments).jaxpr, found.append)
+    return any(jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 64 for kind in found)
 
 
 def _visit(jaxpr: Any, see: Callable[[Any], None]) -> None:
@@ -71,8 +75,3 @@ def rounding(changes: Any, less: bool) -> Any:
     that covers what happens between the terms.
     """
     return 8 * (2.0**-24 if less else 2.0**-53) / _SHAKE * changes
-
-
-def formulas_of(problem: BilevelProblem) -> LowerStructure:
-    """The user's exact solutions, which may propose y and w; products are autodiff's."""
-    return replace(problem.structure, hvp=None, cross=None, hessian_diagonal=None)

@@ -22,8 +22,6 @@ class LowerEstimate(eqx.Module):
     w: PyTree
     """The adjoint; None where it is solved, since it is then not needed again."""
     F: PyTree
-    residual: PyTree
-    """`H w - f_y`; one zero where the adjoint is solved."""
 
 
 def has_solutions(problem: BilevelProblem) -> bool:
@@ -50,7 +48,7 @@ def _solved(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerEstimate:
     y = solve_lower(problem, x, y)
     f_x, f_y = problem.upper_grads(x, y)
     w = solve_adjoint(problem, x, y, f_y, f_y)
-    return LowerEstimate(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)), jnp.zeros((), trees.dtype(y)))
+    return LowerEstimate(y, None, trees.sub(f_x, problem.lower_cross(x, y, w)))
 
 
 _compiled_solved = jax.jit(_solved)
@@ -68,8 +66,8 @@ def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, alpha: Sc
     y = host_loops.repeat(steps, lambda y: trees.axpy(-alpha, problem.lower_grad(x, y), y), y, host=host)
     f_x, f_y = problem.upper_grads(x, y)
     lower = problem.linearize_lower(x, y)
-    w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha)[0], w, host=host)
-    return LowerEstimate(y, w, trees.sub(f_x, lower.cross(w)), trees.sub(lower.hvp(w), f_y))
+    w = host_loops.repeat(steps, lambda w: adjoint_step(lower.hvp, f_y, w, alpha), w, host=host)
+    return LowerEstimate(y, w, trees.sub(f_x, lower.cross(w)))
 
 
 _compiled_tracked = jax.jit(_tracked)

@@ -61,6 +61,6 @@ def adjoint_steps(
 
     def step(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
         i, w = carry
-        return i + 1, adjoint_step(lambda w: hvp(w, jax.random.fold_in(key, i)), f_y, w, eta)[0]
+        return i + 1, adjoint_step(lambda w: hvp(w, jax.random.fold_in(key, i)), f_y, w, eta)
 
     return host_loops.repeat(count, step, (jnp.zeros((), jnp.int32), w), host=host)[1]
