@@ -25,7 +25,8 @@ def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
 def _quadratic(upper: Objective, lower: Objective, shapes: trees.Shapes) -> bool:
     def products(y: PyTree, x: PyTree, z: PyTree, data: Any) -> Any:
         of_upper = jax.jvp(lambda y: jax.grad(upper, argnums=(0, 1))(x, y, data), (y,), (z,))[1]
-        of_lower = jax.vjp(jax.grad(lambda x, y: lower(x, y, data), argnums=1), x, y)[1](z)
+        # If the Hessian of lower does not depend on y, whatever x is, then J is affine in y by itself.
+        of_lower = jax.vjp(jax.grad(lambda y: lower(x, y, data)), y)[1](z)
         return of_upper, of_lower
 
     x, y, data = jax.tree.unflatten(shapes.structure, shapes.leaves)
