@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -149,23 +150,30 @@ COSTS = {
 }
 
 
+# Tests share problems: making one compiles much, and code compiled for one function serves no other.
+@cache
 def known_problem(name, seed=0, **options):
     """A small quadratic problem with a known solution over one of the sets."""
     domain, like = SETS[name]
     return random_quadratic(domain, like, 6, jax.random.key(seed), **options)
 
 
+@cache
 def finite_sum(size, rows=64, blocks=False):
     """Regression on rows, pulled towards x, judged on other rows; ell and its minimiser in numpy."""
     rng = np.random.default_rng(0)
     train, test = rng.standard_normal((2, rows, 4)) @ np.diag([1.0, 0.8, 0.6, 0.4])
     truth = np.array([3.0, 2.0, 1.0, -1.0])
     data = {"A": train, "a": train @ truth, "V": test, "v": test @ truth + 0.1 * rng.standard_normal(rows)}
-    upper = lambda x, y, d: 0.5 * jnp.mean((d["V"] @ y - d["v"]) ** 2)  # noqa: E731
-    lower = lambda x, y, d: 0.5 * jnp.mean((d["A"] @ y - d["a"]) ** 2) + 0.5 * jnp.sum((y - 2 * x) ** 2)  # noqa: E731
     sampler = bx.Blocks(size, rows) if blocks else bx.Minibatch(size, rows)
     problem = bx.BilevelProblem(
-        upper, lower, bx.Simplex(), jax.tree.map(jnp.asarray, data), sampler, x_like=jnp.zeros(4), y_like=jnp.zeros(4)
+        lambda x, y, d: 0.5 * jnp.mean((d["V"] @ y - d["v"]) ** 2),
+        lambda x, y, d: 0.5 * jnp.mean((d["A"] @ y - d["a"]) ** 2) + 0.5 * jnp.sum((y - 2 * x) ** 2),
+        bx.Simplex(),
+        jax.tree.map(jnp.asarray, data),
+        sampler,
+        x_like=jnp.zeros(4),
+        y_like=jnp.zeros(4),
     )
 
     def ell(x):

@@ -1,6 +1,7 @@
 """What every solver promises, over the zoo: each exported solver on a few sets."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import equinox as eqx
 import jax
@@ -25,12 +26,20 @@ SETS = {
     "BlockIBCG": ["NuclearBall"],
 }
 PAIRS = [(name, domain) for name in SETS for domain in SETS[name]]
-over_solvers = pytest.mark.parametrize("name", SETS)
-over_the_zoo = pytest.mark.parametrize("name, domain", PAIRS)
 MODES = [(name, SETS[name.split()[0]][0]) for name in zoo.SOLVERS if name not in SETS]
-over_modes_too = pytest.mark.parametrize("name, domain", PAIRS + [m for m in MODES if not m[0].endswith(" fw")])
-over_everything = pytest.mark.parametrize("name, domain", PAIRS + MODES)
+
+
+def over_cases(pairs):
+    """The tests of one set after another: its small operations are compiled once."""
+    return pytest.mark.parametrize("case", sorted(pairs, key=lambda pair: pair[1]), ids="-".join, indirect=True)
+
+
+over_solvers = pytest.mark.parametrize("name", SETS)
+over_the_zoo = over_cases(PAIRS)
+over_modes_too = over_cases(PAIRS + [mode for mode in MODES if not mode[0].endswith(" fw")])
+over_everything = over_cases(PAIRS + MODES)
 COMPILED = [name for name in SETS if name not in zoo.HOST]
+ONE_OF_EACH_KIND = ["IBCG", "SOBA"]  # by lmo and by projection: what `solve` adds to `run` sees no more of a method
 ESTIMATING = [("IBCG", "Simplex"), ("TTSA", "Simplex")]
 KEY = jax.random.key(3)
 CONSTANTS = bx.Constants(1.0, 10.0)
@@ -49,6 +58,31 @@ def setting(name, domain):
     problem = zoo.known_problem(domain).problem
     x0 = problem.domain.vertex(problem.x_like)
     return problem, told(name), jax.tree.map(jnp.asarray, x0), jnp.ones(6)
+
+
+class Case:
+    """A setting and 200 compiled steps from it, in which several tests look."""
+
+    def __init__(self, name, domain):
+        self.name, self.domain, self.on_host = name, domain, name in zoo.HOST
+        self.setting = setting(name, domain)
+
+    @cached_property
+    def history(self):
+        """Stacked over steps: the state that a step started from, and its info."""
+        problem, solver, x0, y0 = self.setting
+        options = {"steps": 200, "key": KEY, "collect": lambda state, info: (state, info)}
+        run = jax.jit(lambda x, y: bx.run(problem, solver, x, y, **options)[1])
+        return jax.tree.map(np.asarray, run(x0, y0))
+
+    def at(self, k):
+        """State and info of the step k."""
+        return jax.tree.map(lambda v: v[k], self.history)
+
+
+@pytest.fixture(scope="module")  # pytest then puts the tests of one case together, and they share its compiled code
+def case(request):
+    return Case(*request.param)
 
 
 def first_state(problem, solver, x0, y0):
@@ -77,17 +111,16 @@ def test_nothing_exported_is_missing_from_the_zoo():
 
 
 @over_everything
-def test_step_keeps_structure_and_dtype_and_jit_equals_eager(name, domain):
-    problem, solver, x0, y0 = setting(name, domain)
+def test_step_keeps_structure_and_dtype_and_jit_equals_eager(case):
+    problem, solver, x0, y0 = case.setting
     solver, state = first_state(problem, solver, x0, y0)
-    compiled = eqx.filter_jit(solver.step)
-    for _ in range(2):
-        following, info = solver.step(problem, state, KEY)
+    for k in range(2):
+        following, info = solver.step(problem, state, jax.random.fold_in(KEY, state.k))
         assert same_kind((following.x, following.y, following.k), (state.x, state.y, state.k))
         assert same_kind(info.direction, x0) and info.gap.shape == () and info.gap.dtype == jnp.float64
-        if name not in zoo.HOST:  # whose rank, and hence the shapes in its state, may change
+        if not case.on_host:  # whose rank, and hence the shapes in its state, may change
             assert same_kind(following, state)
-            assert close(compiled(problem, state, KEY), (following, info), 1e-12)
+            assert close((case.at(k + 1)[0], case.at(k)[1]), (following, info), 1e-12)
         state = following
 
 
@@ -101,11 +134,11 @@ def test_solvers_on_the_host_refuse_compiled_runs_by_name(name):
 
 
 @over_modes_too
-def test_single_precision_stays_single(name, domain):
-    problem, solver, x0, y0 = setting(name, domain)
-    solver = zoo.SOLVERS[name] if (name, domain) in ESTIMATING else solver
+def test_single_precision_stays_single(case):
+    problem, solver, x0, y0 = case.setting
+    solver = zoo.SOLVERS[case.name] if (case.name, case.domain) in ESTIMATING else solver
     cast = lambda tree: jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), tree)  # noqa: E731
-    domain = zoo.SETS[domain][0] if domain in zoo.SETS else problem.domain
+    domain = zoo.SETS[case.domain][0] if case.domain in zoo.SETS else problem.domain
     problem = replace(problem, data=cast(problem.data), domain=domain, x_like=None, y_like=None)
     result = bx.solve(problem, solver, cast(x0), cast(y0), steps=5, tol=1e-3)
     arrays = [v for v in jax.tree.leaves(result.state) if hasattr(v, "dtype")]
@@ -115,34 +148,32 @@ def test_single_precision_stays_single(name, domain):
 
 
 @over_everything
-def test_iterates_stay_in_the_set(name, domain):
-    problem, solver, x0, y0 = setting(name, domain)
-    if name in zoo.HOST:
+def test_iterates_stay_in_the_set(case):
+    problem, solver, x0, y0 = case.setting
+    if case.on_host:
         xs = []
         bx.solve(problem, solver, x0, y0, steps=200, every=10, observers=lambda row, state: xs.append(state.x))
     else:
-        collect = lambda state, _: state.x  # noqa: E731
-        _, whole = jax.jit(lambda x, y: bx.run(problem, solver, x, y, steps=200, collect=collect))(x0, y0)
-        xs = [jax.tree.map(lambda v, k=k: v[k], whole) for k in [*range(0, 200, 10), 199]]
+        xs = [case.at(k)[0].x for k in [*range(0, 200, 10), 199]]
     assert len(xs) == 21
     for k, x in enumerate(xs):
         assert bool(problem.domain.contains(x)), (k, problem.domain.violations(x))
 
 
 @over_the_zoo
-def test_run_and_solve_agree_and_repeat(name, domain):
-    problem, solver, x0, y0 = setting(name, domain)
+def test_run_and_solve_agree_and_repeat(case):
+    problem, solver, x0, y0 = case.setting
     first, second = (bx.solve(problem, solver, x0, y0, steps=30, every=e, key=KEY) for e in (30, 7))
     for a, b in zip(*(jax.tree.leaves((r.x, r.y)) for r in (first, second)), strict=True):
         assert np.array_equal(a, b)
-    if name not in zoo.HOST:
-        state, _ = jax.jit(lambda x, y: bx.run(problem, solver, x, y, steps=30, key=KEY))(x0, y0)
+    if not case.on_host:
+        state, _ = case.at(30)
         assert close((state.x, state.y), (first.x, first.y), 1e-10)
 
 
-@pytest.mark.parametrize("name, domain", [(name, SETS[name][-1]) for name in SETS])
-def test_stopped_written_and_continued_equals_uninterrupted(name, domain, tmp_path):
-    problem, solver, x0, y0 = setting(name, domain)
+@over_the_zoo
+def test_stopped_written_and_continued_equals_uninterrupted(case, tmp_path):
+    problem, solver, x0, y0 = case.setting
     solver, state = first_state(problem, solver, x0, y0)
     seven = advance(problem, solver, state, 7)
     eqx.tree_serialise_leaves(tmp_path / "state", seven)
@@ -188,11 +219,13 @@ def test_nested_points(name):
     )
     x0 = {"a": jnp.zeros(3), "b": (jnp.zeros((2, 1)),)}
     solver = told(name, bx.Constants(2.0, 2.0))
-    flat = bx.solve(whole, solver, jnp.zeros(5), jnp.zeros(4), steps=40)
-    tree = bx.solve(nested, solver, x0, {"u": jnp.zeros(1), "v": jnp.zeros(3)}, steps=40)
-    assert jax.tree.structure(tree.x) == jax.tree.structure(x0)
-    assert np.allclose(join(tree.x), flat.x, atol=1e-12)
-    assert np.allclose(jnp.concatenate([tree.y["u"], tree.y["v"]]), flat.y, atol=1e-12)
+    y0 = {"u": jnp.zeros(1), "v": jnp.zeros(3)}
+    run = lambda problem, start: bx.run(problem, solver, *start, steps=40)[0]  # noqa: E731
+    flat, tree = jax.jit(lambda a, b: (run(whole, a), run(nested, b)))((jnp.zeros(5), jnp.zeros(4)), (x0, y0))
+    for end in (tree, bx.solve(nested, solver, x0, y0, steps=40)) if name in ONE_OF_EACH_KIND else (tree,):
+        assert jax.tree.structure(end.x) == jax.tree.structure(x0)
+        assert np.allclose(join(end.x), flat.x, atol=1e-12)
+        assert np.allclose(jnp.concatenate([end.y["u"], end.y["v"]]), flat.y, atol=1e-12)
 
 
 def check_nested_lower_level(name):
