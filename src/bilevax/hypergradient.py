@@ -107,19 +107,26 @@ def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: P
     return adjoint_solution(problem, x, y, b, w).w
 
 
-def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int = 100) -> PyTree:
+def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree) -> PyTree:
     """y*(x) as accurately as the precision allows: the user's formula, or Newton's method with CG from `y`."""
+    return lower_solution(problem, x, y)[0]
+
+
+def lower_solution(
+    problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int = 100
+) -> tuple[PyTree, Int[Array, ""]]:
+    """The same, and the Hessian products that it took."""
     if problem.structure.solve_lower is not None:
-        return problem.structure.solve_lower(trees.coordinates(x), y, problem.data)
+        return problem.structure.solve_lower(trees.coordinates(x), y, problem.data), jnp.zeros((), jnp.int32)
     eps = jnp.finfo(trees.dtype(y)).eps
     host = problem.structure.host
 
-    def unfinished(carry: tuple[PyTree, PyTree, Scalar, Bool[Array, ""], Array]) -> Array:
-        _, _, _, moved, k = carry
+    def unfinished(carry: tuple[PyTree, PyTree, Scalar, Bool[Array, ""], Array, Array]) -> Array:
+        _, _, _, moved, k, _ = carry
         return moved & (k < max_steps)
 
     def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        y, g_y, size, _, k = carry
+        y, g_y, size, _, k, products = carry
         hvp = problem.linearize_lower(x, y).hvp
         solution = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=1e-3, max_steps=product_limit(y), host=host)
         # Where curvature is not positive at once, the gradient is all that is known.
@@ -151,12 +158,14 @@ def solve_lower(problem: BilevelProblem, x: PyTree, y: PyTree, *, max_steps: int
         floor = 4 * eps * trees.norm(hvp(y))
         keep = lambda u, v: jnp.where(accepted, u, v)  # noqa: E731
         y, g_y = jax.tree.map(keep, y_t, y), jax.tree.map(keep, g_t, g_y)
-        return y, g_y, jnp.where(accepted, new, size), accepted & (new > floor), k + 1
+        products = products + solution.products + 1
+        return y, g_y, jnp.where(accepted, new, size), accepted & (new > floor), k + 1, products
 
     g_y = problem.lower_grad(x, y)
     size = trees.norm(g_y)
-    start = (y, g_y, size, jnp.isfinite(size) & (size > 0), jnp.asarray(0))
-    return host_loops.loop_while(unfinished, newton, start, host=host)[0]
+    start = (y, g_y, size, jnp.isfinite(size) & (size > 0), jnp.asarray(0), jnp.zeros((), jnp.int32))
+    y, *_, products = host_loops.loop_while(unfinished, newton, start, host=host)
+    return y, products
 
 
 class Hypergradient(NamedTuple):

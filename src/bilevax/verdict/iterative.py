@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from bilevax import trees
-from bilevax.hypergradient import product_limit, solve_lower
+from bilevax.hypergradient import lower_solution, product_limit
 from bilevax.linalg.conjugate_gradient import (
     Coefficients,
     LinearSolution,
@@ -32,7 +32,7 @@ _RISK = 1e-3
 """The probability with which a random start may hide the smallest eigenvalue."""
 _MARGIN = 2.0
 
-_solve_lower = jax.jit(solve_lower)
+_solve_lower = jax.jit(lower_solution)
 
 
 @jax.jit
@@ -111,9 +111,9 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
 def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:
     """Newton's method with conjugate gradients for y, conjugate gradients for w, and a random probe for mu_g."""
     ones = scale = jax.tree.map(jnp.ones_like, y)
-    z = _solve_lower(problem, x, y)
+    z, spent = _solve_lower(problem, x, y)
     adjoint = _first_products(problem, x, z, w)
-    products = 2 * int(adjoint.products)  # about as many for y
+    products = int(spent) + int(adjoint.products)
     if not bool(adjoint.reached) and bool(adjoint.positive):
         diagonal = _diagonal(problem, x, z, jax.random.key(seed + 2))
         values = np.concatenate([np.ravel(v) for v in jax.tree.leaves(diagonal)])
@@ -121,7 +121,8 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
             scale = jax.tree.map(lambda d: 1 / jnp.sqrt(d), diagonal)
             problem = scaled(problem, scale)
             z, w = (jax.tree.map(jnp.divide, v, scale) for v in (z, adjoint.w))
-            z = _solve_lower(problem, x, z)
+            z, spent = _solve_lower(problem, x, z)
+            products += int(spent)
         adjoint = _all_products(problem, x, z, w if scale is not ones else adjoint.w)
         products += _DIAGONAL_PROBES + int(adjoint.products)
     lowest = lowest_curvature(problem, x, z, seed)
