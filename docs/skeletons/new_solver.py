@@ -40,6 +40,7 @@ class Plain(eqx.Module):
 
     oracle: ClassVar[str] = "project"  # what x moves by: "lmo", "project" or "low rank"
     loops: ClassVar[int] = 1  # 2 if y or w have a loop of their own
+    estimates: ClassVar[tuple[str, str]] = ("before", "after")  # F is made of the old y and the new w: for gap_bound
     x_step: ClassVar[str] = "project"
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
@@ -65,10 +66,10 @@ class Plain(eqx.Module):
 
         f_x, f_y = p.upper_grads(x, y)
         lower = p.linearize_lower(x, y)
-        w, residual = adjoint_step(lower.hvp, f_y, w, rho)  # line 1
+        w = adjoint_step(lower.hvp, f_y, w, rho)  # line 1
         F = trees.sub(f_x, lower.cross(w))  # line 2
         x_next = p.domain.project(trees.axpy(-xi, F, x))  # line 3
         y_next = trees.axpy(-rho, p.lower_grad(x_next, y), y)  # line 4
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, projections=1)
-        return PlainState(x_next, y_next, w, k + 1), Info(x, F, counts, residual=residual)
+        return PlainState(x_next, y_next, w, k + 1), Info(x, F, counts)
