@@ -111,7 +111,7 @@ def bounded_gradient(
     factorization of the lower Hessian, up to 2,000 variables; by default up to 500.
     """
     y, w = _proposed(problem, x, y, w)
-    with jax.enable_x64(True):
+    with precision.double():
         base, x, y = precision.plain(problem), precision.in_double(x), precision.in_double(y)
         w = trees.zeros_like(y) if w is None else precision.in_double(w)
         m = trees.size(y)
