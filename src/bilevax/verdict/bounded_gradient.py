@@ -56,6 +56,8 @@ class BoundedGradient(NamedTuple):
     refusal: str
     """Why nothing can be said; empty if something can."""
     products: int
+    lowest: float
+    """A curvature of lower that occurs at y, near the smallest where the Hessian was factorized."""
 
 
 class _Residuals(NamedTuple):
@@ -201,7 +203,7 @@ def _bounded(
         bound = bound._replace(error=np.inf, lower_error=np.inf, certified="")
     return BoundedGradient(
         float(at.ell), trees.sub(at.f_x, at.Jw), y, w, bound.error, bound.lower_error, bound.certified,
-        bound.mu, bound.mu_source, not_convex, "" if not_convex else refusal, solution.products,
+        bound.mu, bound.mu_source, not_convex, "" if not_convex else refusal, solution.products, solution.lowest,
     )  # fmt: skip
 
 
