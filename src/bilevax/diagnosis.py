@@ -13,14 +13,32 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.estimation import estimate_constants, for_steps, lower_spectrum, sample_points, sampled_constants
-from bilevax.hypergradient import exact_hypergradient, solve_lower
+from bilevax.estimation import (
+    estimate_constants,
+    extreme_point,
+    for_steps,
+    lower_spectrum,
+    sample_points,
+    sampled_constants,
+)
+from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, oracle_checks
 from bilevax.theory import Constants
+from bilevax.verdict.assumptions import examine
+from bilevax.verdict.bounded_gradient import BoundedGradient, bounded_gradient
+from bilevax.verdict.precision import double, in_double, plain, works_in_less
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
+Points = list[tuple[PyTree, PyTree]]
 _POINTS = 4
+_PRODUCTS = 48
+"""Hessian products for the spectrum at each of them."""
+_CUTS = 9
+"""A line is cut into sixteen parts that often: to 1e-11 of its length, where rounding is still small."""
+_SHARES = (0.1, 0.01, 0.001)
+"""How much of a chord of the set ell is followed along."""
+_RIDGE = "add a ridge term such as 0.5 * mu * jnp.sum(y**2), or remove directions of y that lower does not see"
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,11 @@ def diagnose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None, *, k
     >>> bx.diagnose(problem, jnp.zeros(1), jnp.zeros(2)).faults[0].check
     'strong convexity'
     """
-    key = jax.random.key(0) if key is None else key
+    with one_blas_thread():  # estimates decompose small matrices
+        return _diagnosis(problem, x0, y0, jax.random.key(0) if key is None else key)
+
+
+def _diagnosis(problem: BilevelProblem, x0: PyTree, y0: PyTree, key: Array) -> Diagnosis:
     findings: list[Finding] = []
     try:
         x, y = checks.check_start(problem, x0, y0)
@@ -105,22 +127,38 @@ def diagnose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None, *, k
     if findings[-1].verdict == FAULT:
         return Diagnosis(findings)
     points = sample_points(problem, x, y, key, _POINTS)
+    eps = _rounding(problem, x, y)
     findings.append(_smoothness(problem, points, key))
     constants = (estimate_constants if problem.host else _constants)(problem, x, y, key)
-    findings.append(_convexity(problem, points, constants, key))
+    spectra = [_spectrum(problem, *point, key) for point in points]
+    findings.append(_convexity([*spectra, (float(constants.mu_g), float(constants.L_g))], eps))
     if findings[-1].verdict == FAULT:
         return Diagnosis(findings)
+    true = bounded_gradient(problem, x, y, factorize=True)
+    elsewhere = examine(problem, x, true.y, x, y)
+    not_convex = true.not_convex or elsewhere.not_convex
+    if not_convex:
+        findings[-1] = Finding("strong convexity", FAULT, not_convex, _RIDGE)
+        return Diagnosis(findings)
+    if true.lowest < 0.9 * float(constants.mu_g):  # no few products see the low end of an ill-conditioned Hessian
+        constants = replace(constants, mu_g=jnp.asarray(true.lowest, trees.dtype(y)))
     findings.append(_conditioning(constants, trees.dtype(x)))
-    findings.append(_lower_solution(problem, x, y, constants, key))
+    if elsewhere.refusal:
+        findings.append(Finding("hypergradient", FAULT, elsewhere.refusal, "remove it, or correct the derivative"))
+        return Diagnosis(findings, constants)
+    at_solution = _spectrum(problem, x, true.y, key)
+    findings.append(_lower_solution(true, y, at_solution, max(high for _, high in [*spectra, at_solution])))
     if findings[-1].verdict == FAULT:
         return Diagnosis(findings, constants)
-    true, finding = _hypergradient(problem, x, y, key)
-    findings += [finding, _coupling(problem, points, key)]
-    sampled = sampled_constants(problem, points, key)
-    width = float(problem.domain.diameter(x).value)
-    bound = max(float(trees.norm(problem.upper_grads(x_i, y_i)[1])) for x_i, y_i in [(x, true.y), *points[1:]])
-    rest: Any = {**sampled, "C_y_f": bound, "D_X": width}
+    findings.append(_hypergradient(problem, x, true, key, eps))
+    points[0] = (x, trees.cast(true.y, trees.dtype(y)))
+    rest: Any = {
+        **sampled_constants(problem, points, key),
+        "C_y_f": max(_upper_slope(problem, *point) for point in points),
+        "D_X": float(problem.domain.diameter(x).value),
+    }
     constants = replace(constants, **rest)
+    findings.append(_coupling(constants))
     safe = for_steps(constants)
     steps = {
         "alpha": f"{float(safe.alpha):.4g}",
@@ -174,148 +212,138 @@ def _changes(problem: BilevelProblem, x: PyTree, y: PyTree, d: PyTree, t: Array,
     return jnp.linalg.norm(jnp.diff(values, axis=0), axis=1), jnp.max(jnp.linalg.norm(values, axis=1))
 
 
-def _smoothness(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> Finding:
+def _rounding(problem: BilevelProblem, x: PyTree, y: PyTree) -> float:
+    """The rounding of the run, or of the functions where they compute in less."""
+    with double():
+        less = works_in_less(plain(problem), in_double(x), in_double(y))
+    return float(np.finfo(np.float32 if less else trees.dtype(y)).eps)
+
+
+def _smoothness(problem: BilevelProblem, points: Points, key: Array) -> Finding:
     """A derivative that jumps keeps its jump however finely the line around it is cut."""
-    if problem.structure.host:
-        return Finding("smoothness", WARNING, "not checked: the lower structure runs on the host")
-    dtype = trees.dtype(points[0][1])
-    rounds = 3 if dtype == np.float32 else 6  # each cuts the interval into sixteen parts and keeps one
-    for i, (x, y) in enumerate(points):
-        d = trees.random_like(y, jax.random.fold_in(key, 100 + i))
-        reach = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
-        for name in _DERIVATIVES:
-            low, high, jumps = -reach, reach, []
-            for _ in range(rounds):
-                t = np.linspace(low, high, 17)
-                sizes, scale = _changes(problem, x, y, d, jnp.asarray(t, dtype), name)
-                worst = int(jnp.argmax(sizes))
-                low, high = t[worst], t[worst + 1]
-                jumps.append(float(sizes[worst]))
-            if jumps[-1] > 0.2 * jumps[0] and jumps[-1] > 1e-3 * float(scale):
-                return Finding(
-                    "smoothness",
-                    WARNING if name.startswith("the Hessian") else FAULT,
-                    f"{name} jumps (by {jumps[-1]:.2g}) on a line through the sampled points",
-                    "smooth the kink (pseudo-Huber for |.|, softplus for a hinge), or expect no convergence theory",
-                )
+    with double():
+        base = plain(problem)
+        for i, (x, y) in enumerate(in_double(points)):
+            d = trees.random_like(y, jax.random.fold_in(key, 100 + i))
+            reach = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
+            for name in _DERIVATIVES:
+                low, high, jumps = -reach, reach, []
+                for _ in range(_CUTS):
+                    t = np.linspace(low, high, 17)
+                    sizes, scale = _changes(base, x, y, d, jnp.asarray(t), name)
+                    worst = int(jnp.argmax(sizes))
+                    low, high = t[worst], t[worst + 1]
+                    jumps.append(float(sizes[worst]))
+                if jumps[-1] > 0.2 * jumps[-3] and jumps[-1] > 1e-3 * float(scale):
+                    return Finding(
+                        "smoothness",
+                        WARNING if name.startswith("the Hessian") else FAULT,
+                        f"{name} jumps (by {jumps[-1]:.2g}) on a line through the sampled points",
+                        "smooth the kink (pseudo-Huber for |.|, softplus for a hinge), or expect no convergence theory",
+                    )
     return Finding("smoothness", OK, f"no jump in first or second derivatives on {len(points)} lines")
 
 
-_spectrum = jax.jit(lower_spectrum, static_argnames="max_products")
 _constants = jax.jit(estimate_constants)
-_exact = jax.jit(exact_hypergradient)
-_solve_lower = jax.jit(solve_lower)
+_ends = jax.jit(functools.partial(lower_spectrum, max_products=_PRODUCTS))
+_f_y = jax.jit(lambda problem, x, y: trees.norm(problem.upper_grads(x, y)[1]))
 
 
-def _convexity(problem: BilevelProblem, points: Any, constants: Constants, key: Array) -> Finding:
-    spectra = [_spectrum(problem, x, y, key, max_products=48) for x, y in points]
-    low = min(float(constants.mu_g), *(float(s.low) for s in spectra))
-    high = max(float(constants.L_g), *(float(s.high) for s in spectra))
-    eps = float(jnp.finfo(trees.dtype(points[0][1])).eps)
+def _spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[float, float]:
+    """Curvatures of lower that occur: as far apart as a few Hessian products see."""
+    with double():
+        seen = _ends(plain(problem), in_double(x), in_double(y), key)
+    return float(seen.low), float(seen.high)
+
+
+def _upper_slope(problem: BilevelProblem, x: PyTree, y: PyTree) -> float:
+    """|grad_y f|"""
+    with double():
+        return float(_f_y(plain(problem), in_double(x), in_double(y)))
+
+
+def _convexity(spectra: list[tuple[float, float]], eps: float) -> Finding:
+    """Curvature that is not positive proves a fault; how small the smallest one is, few products do not show."""
+    name, low, high = "strong convexity", float(np.min(spectra)), float(np.max(spectra))
     if not (np.isfinite(low) and np.isfinite(high)):
-        return Finding(
-            "strong convexity",
-            FAULT,
-            "the lower Hessian is not finite at a sampled point",
-            "check lower for overflow, logarithms or square roots at the border of the set",
-        )
-    if high <= 0:
-        return Finding(
-            "strong convexity",
-            FAULT,
-            f"lower is concave in y, with curvature in [{low:.3g}, {high:.3g}]",
-            "lower is minimised over y; change its sign",
-        )
-    if low <= 100 * eps * high:
-        return Finding(
-            "strong convexity",
-            FAULT,
-            f"lower is not strongly convex in y: its smallest curvature is {low:.3g}, its largest {high:.3g}",
-            "add a ridge term such as 0.5 * mu * jnp.sum(y**2), or remove directions of y that lower does not see",
-        )
-    return Finding("strong convexity", OK, f"curvature of lower in [{low:.4g}, {high:.4g}] at {len(points)} points")
+        advice = "check lower for overflow, logarithms or square roots at the border of the set"
+        return Finding(name, FAULT, "the lower Hessian is not finite at a sampled point", advice)
+    met = f"curvature between {low:.4g} and {high:.4g} at the sampled points"
+    if high <= 0 and low < 0:
+        return Finding(name, FAULT, f"lower is concave in y: {met}", "lower is minimised over y; change its sign")
+    if high <= 0 or low < -100 * eps * high:
+        return Finding(name, FAULT, f"lower is not {'strongly ' if low == 0 else ''}convex in y: {met}", _RIDGE)
+    return Finding(name, OK, f"nothing speaks against it: {met}")
 
 
 def _conditioning(constants: Constants, dtype: Any) -> Finding:
-    kappa = float(constants.kappa)
-    digits = max(0.0, 7 - np.log10(max(kappa, 1.0)))
+    kappa = float(constants.L_g) / max(float(constants.mu_g), np.finfo(float).tiny)
     if dtype == np.float32 and kappa > 1e3:
-        return Finding(
-            "conditioning",
-            WARNING,
-            f"kappa = {kappa:.3g} in float32 leaves about {digits:.0f} digits in the adjoint",
-            "use float64 starts and data",
-        )
+        digits = max(0.0, 7 - np.log10(kappa))
+        words = f"kappa = {kappa:.3g} in float32 leaves about {digits:.0f} digits in the adjoint"
+        return Finding("conditioning", WARNING, words, "use float64 starts and data")
     if kappa > 1e5:
-        return Finding(
-            "conditioning",
-            WARNING,
-            f"kappa = {kappa:.3g}: y and w follow x slowly",
-            "rescale y, strengthen the regularizer, or give structure.solve_lower and solve_adjoint",
-        )
+        advice = "rescale y, strengthen the regularizer, or give structure.solve_lower and solve_adjoint"
+        return Finding("conditioning", WARNING, f"kappa = {kappa:.3g}: y and w follow x slowly", advice)
     return Finding("conditioning", OK, f"kappa = {kappa:.4g}")
 
 
-def _lower_solution(problem: BilevelProblem, x: PyTree, y: PyTree, constants: Constants, key: Array) -> Finding:
-    star = (solve_lower if problem.structure.host else _solve_lower)(problem, x, y)
-    left, begun = (float(trees.norm(problem.lower_grad(x, v))) for v in (star, y))
-    scale = max(begun, float(trees.norm(problem.lower_hvp(x, star, star))))
-    limit = 1e-3 if trees.dtype(y) == np.float32 else 1e-6
-    if not left <= limit * max(scale, np.finfo(float).tiny):
-        return Finding(
-            "lower solution",
-            FAULT,
-            f"no minimiser of lower was found: |grad_y g| went from {begun:.2g} to {left:.2g}",
-            "check that lower is smooth and bounded below in y",
-        )
-    curvature = float(_spectrum(problem, x, star, key, max_products=24).low)
-    if curvature < 1e-8 * float(constants.L_g):
-        return Finding(
-            "lower solution",
-            FAULT,
-            f"no minimiser of lower was found: its curvature falls to {curvature:.2g} where its gradient vanishes",
-            "lower is not strongly convex far from y0; add a ridge term such as 0.5 * mu * jnp.sum(y**2)",
-        )
-    return Finding(
-        "lower solution", OK, f"|grad_y g| = {left:.1e} at y*(x0), {float(trees.norm(trees.sub(star, y))):.3g} away"
-    )
+def _lower_solution(true: BoundedGradient, y: PyTree, ends: tuple[float, float], highest: float) -> Finding:
+    """Where the search for y*(x0) ended; that it did not arrive is a fault only if curvature vanished on the way."""
+    name, missing = "lower solution", "no minimiser of lower was found"
+    if not (np.all(np.isfinite(ends)) and bool(trees.all_finite((true.y, true.ell, true.gradient)))):
+        words = f"{missing}: upper or lower is not finite where the search for it ended"
+        return Finding(name, FAULT, words, "check that lower is smooth and bounded below in y")
+    if true.refusal and ends[0] <= 100 * np.finfo(float).eps * highest:
+        words = f"{missing}: its curvature is {highest:.2g} elsewhere and {ends[0]:.2g} where the search for it ended"
+        return Finding(name, FAULT, words, f"lower is not strongly convex far from y0; {_RIDGE}")
+    if true.refusal:
+        return Finding(name, WARNING, f"not known: {true.refusal}", "start closer to it, or improve the conditioning")
+    with double():
+        away = float(trees.norm(trees.sub(true.y, in_double(y))))
+    return Finding(name, OK, f"y*(x0) is known within {true.lower_error:.1e} ({true.certified}), {away:.3g} from y0")
 
 
-def _hypergradient(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[Any, Finding]:
-    """Along a chord of the set, ell must change as its gradient says."""
-    exact = exact_hypergradient if problem.structure.host else _exact
-    true = exact(problem, x, y)
-    s, _ = problem.domain.lmo(trees.random_like(x, key), problem.domain.start(x))
-    d = trees.sub(s, x)
-    length = float(trees.norm(d))
-    h = float(jnp.finfo(trees.dtype(x)).eps) ** (1 / 3) * (1 + float(trees.norm(x))) / max(length, 1e-12)
-    ells = [float(exact(problem, trees.axpy(t, d, x), true.y).ell) for t in (-h, h)]
-    slope, predicted = (ells[1] - ells[0]) / (2 * h), float(trees.inner(true.gradient, d))
-    noise = float(jnp.finfo(trees.dtype(x)).eps) * (abs(ells[0]) + 1e-300) / h
-    error = abs(slope - predicted) / max(abs(slope), 1e-3 * float(trees.norm(true.gradient)) * length, 1e-300)
-    limit = 1e-2 if trees.dtype(x) == np.float32 else 1e-4
-    if error > limit and abs(slope - predicted) > 100 * noise:
-        return true, Finding(
-            "hypergradient",
-            FAULT,
-            f"along a chord ell changes by {slope:.4g}, its gradient predicts {predicted:.4g}",
-            "a kink, a stop_gradient, a random or a custom derivative in upper or lower is the usual cause",
-        )
-    return true, Finding("hypergradient", OK, f"agrees with finite differences to {error:.1e}")
+def _hypergradient(problem: BilevelProblem, x: PyTree, true: BoundedGradient, key: Array, eps: float) -> Finding:
+    """Along a chord of the set ell must change as its gradient says, by Simpson's rule; the best of a few decides."""
+    name, aim = "hypergradient", trees.random_like(x, key)
+    if true.refusal:
+        return Finding(name, OK, "the derivatives behind it agree with finite differences; ell itself is not known")
+    chords = [trees.sub(extreme_point(problem.domain, x, trees.scale(sign, aim)), x) for sign in (1, -1)]
+    d = max(chords, key=lambda chord: float(trees.norm(chord)))
+    y, v = trees.cast((true.y, true.v), trees.dtype(x))
+    for share in _SHARES:
+        at = [trees.axpy(t * share, d, x) for t in (0.5, 1.0)]
+        middle, end = (bounded_gradient(problem, point, y, v, factorize=True) for point in at)
+        not_convex = middle.not_convex or end.not_convex
+        if not_convex:
+            return Finding("strong convexity", FAULT, f"{not_convex}, near x0", _RIDGE)
+        slopes = [_upper_slope(problem, point, z.y) for point, z in ((x, true), (at[1], end))]
+        with double():
+            step = trees.sub(in_double(at[1]), in_double(x))
+            mean = trees.add(trees.add(true.gradient, end.gradient), trees.scale(4, middle.gradient))
+            change, predicted = end.ell - true.ell, float(trees.inner(mean, step)) / 6
+            length = float(trees.norm(step))
+            usual = 1e-3 * float(trees.norm(true.gradient)) * length
+        # What is not known of ell at both ends and of the gradient between.
+        doubt = slopes[0] * true.lower_error + slopes[1] * end.lower_error + 8 * eps * (abs(true.ell) + abs(end.ell))
+        doubt += max(true.error, middle.error, end.error) * length
+        off, size = abs(change - predicted), max(abs(change), abs(predicted), usual, np.finfo(float).tiny)
+        if not off > 1e-4 * size + doubt:
+            words = (
+                f"agrees with finite differences of ell to {off / size:.1e}; they are known within {doubt / size:.1e}"
+            )
+            return Finding(name, OK, words)
+    words = f"along a chord ell changes by {change:.4g}, its gradient predicts {predicted:.4g}"
+    return Finding(name, FAULT, words, "a kink or a random function in upper or lower is the usual cause")
 
 
-def _coupling(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> Finding:
+def _coupling(constants: Constants) -> Finding:
     """Whether the two levels depend on each other at all."""
-    v = trees.random_like(points[0][1], key)
-    if all(float(trees.norm(problem.lower_cross(x, y, v))) == 0 for x, y in points):
-        return Finding(
-            "coupling",
-            WARNING,
-            "lower does not couple x and y: y*(x) is the same for every x",
-            "the problem has one level; minimise upper(x, y*) over x alone",
-        )
-    if all(float(trees.norm(problem.upper_grads(x, y)[1])) == 0 for x, y in points):
-        return Finding(
-            "coupling", WARNING, "upper does not depend on y", "the problem has one level; lower is not needed"
-        )
+    if float(constants.C_yx_g) == 0:
+        words = "lower does not couple x and y: y*(x) is the same for every x"
+        return Finding("coupling", WARNING, words, "the problem has one level; minimise upper(x, y*) over x alone")
+    if float(constants.C_y_f) == 0:
+        advice = "the problem has one level; lower is not needed"
+        return Finding("coupling", WARNING, "upper does not depend on y", advice)
     return Finding("coupling", OK, "upper sees y and lower sees x")

@@ -55,12 +55,8 @@ def extreme_point(domain: ConvexSet, x: PyTree, d: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(a), a, b), s, step)
 
 
-def elsewhere(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
-    """Another point: halfway to a random extreme point of the set, and from y by the best step along the gradient."""
-    return _towards(_traceable(problem), x, y, key, 0.5)
-
-
 def _towards(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, share: float) -> tuple[PyTree, PyTree]:
+    """Another point: towards a random extreme point of the set, and from y by the best step along the gradient."""
     s = extreme_point(problem.domain, x, trees.random_like(x, key))
     x = trees.move(x, s, jnp.asarray(share, trees.dtype(y)))
     g_y = problem.lower_grad(x, y)
@@ -131,15 +127,20 @@ def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Arra
     return jnp.where(smoothness > 0, smoothness, 1)
 
 
+def _next_sample(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:
+    x, y = _towards(_traceable(problem), x, y, key, 0.5)
+    return x, trees.axpy(0.1 * trees.norm(y) / trees.size(y) ** 0.5, trees.random_like(y, key), y)
+
+
+_compiled_next_sample = jax.jit(_next_sample)
+
+
 def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, count: int) -> list[tuple[PyTree, PyTree]]:
     """The start and `count - 1` other points: x on random chords of the set, y around y*(x)."""
+    following = _next_sample if problem.host else _compiled_next_sample
     points = [(x, y)]
     for i in range(1, count):
-        own_key = jax.random.fold_in(key, i)
-        x_i, y_i = elsewhere(problem, points[-1][0], points[-1][1], own_key)
-        points.append(
-            (x_i, trees.axpy(0.1 * trees.norm(y_i) / trees.size(y_i) ** 0.5, trees.random_like(y_i, own_key), y_i))
-        )
+        points.append(following(problem, *points[-1], jax.random.fold_in(key, i)))
     return points
 
 
@@ -185,7 +186,7 @@ def _ratios(
 
 def sampled_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], key: Array) -> dict[str, float]:
     """The largest ratio between the points for each Lipschitz constant of the assumptions; true ones are no smaller."""
-    problem = _traceable(problem)
+    problem, points = _traceable(problem), [(trees.coordinates(x), y) for x, y in points]
     largest: dict[str, float] = {"C_yx_g": 0.0}
     for i, point in enumerate(points):
         largest["C_yx_g"] = max(largest["C_yx_g"], float(_cross_norm(problem, *point, jax.random.fold_in(key, i))))

@@ -14,7 +14,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.runs.metrics import vertex_gap
 from bilevax.theory import Constants
 from bilevax.verdict.bounded_gradient import PROVED, bounded_gradient
-from bilevax.verdict.precision import in_double
+from bilevax.verdict.precision import double, in_double
 
 _SEED = 1
 """Not the run's: where an oracle is random, the audit is a second opinion."""
@@ -105,7 +105,7 @@ def audit(
     """
     kind = trees.dtype(y)
     true = bounded_gradient(problem, x, y, w, constants=constants, factorize=factorize, seed=_SEED)
-    with jax.enable_x64(True):
+    with double():
         domain, at = trees.cast(problem.domain, jnp.float64), in_double(x)
         gap, gap_error, certain = _gap(domain, x, at, true.gradient, true.error)
         mapping = _mapping(domain, at, true.gradient)

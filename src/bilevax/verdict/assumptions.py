@@ -15,7 +15,7 @@ from bilevax.linalg.conjugate_gradient import LinearSolution, conjugate_gradient
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
 from bilevax.sets import ConvexSet
-from bilevax.verdict.precision import in_double, plain
+from bilevax.verdict.precision import double, in_double, plain
 
 _PRODUCTS = 24
 _NEGATIVE = -1e-9
@@ -35,7 +35,7 @@ class Assumptions(NamedTuple):
 
 def examine(problem: BilevelProblem, x: PyTree, y: PyTree, x0: PyTree, y0: PyTree, seed: int = 2) -> Assumptions:
     """Probe the curvature of lower at ten points and compare autodiff with finite differences at one."""
-    with jax.enable_x64(True):
+    with double():
         base = plain(problem)
         domain = trees.cast(problem.domain, jnp.float64)
         x, y, x0, y0 = (in_double(v) for v in (x, y, x0, y0))

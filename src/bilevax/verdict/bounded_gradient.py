@@ -56,6 +56,8 @@ class BoundedGradient(NamedTuple):
     refusal: str
     """Why nothing can be said; empty if something can."""
     products: int
+    lowest: float
+    """A curvature of lower that occurs at y, near the smallest where the Hessian was factorized."""
 
 
 class _Residuals(NamedTuple):
@@ -111,7 +113,7 @@ def bounded_gradient(
     factorization of the lower Hessian, up to 2,000 variables; by default up to 500.
     """
     y, w = _proposed(problem, x, y, w)
-    with jax.enable_x64(True):
+    with precision.double():
         base, x, y = precision.plain(problem), precision.in_double(x), precision.in_double(y)
         w = trees.zeros_like(y) if w is None else precision.in_double(w)
         m = trees.size(y)
@@ -201,7 +203,7 @@ def _bounded(
         bound = bound._replace(error=np.inf, lower_error=np.inf, certified="")
     return BoundedGradient(
         float(at.ell), trees.sub(at.f_x, at.Jw), y, w, bound.error, bound.lower_error, bound.certified,
-        bound.mu, bound.mu_source, not_convex, "" if not_convex else refusal, solution.products,
+        bound.mu, bound.mu_source, not_convex, "" if not_convex else refusal, solution.products, solution.lowest,
     )  # fmt: skip
 
 

@@ -11,6 +11,21 @@ from jaxtyping import PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem, Objective
 
+_KINKS = {
+    "abs",
+    "sign",
+    "max",
+    "min",
+    "clamp",
+    "select_n",
+    "floor",
+    "ceil",
+    "round",
+    "sort",
+    "reduce_max",
+    "reduce_min",
+}
+
 
 def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     """Whether the second derivatives that the audit needs are seen not to depend on y.
@@ -30,9 +45,23 @@ def _quadratic(upper: Objective, lower: Objective, shapes: trees.Shapes) -> bool
         return of_upper, of_lower
 
     x, y, data = jax.tree.unflatten(shapes.structure, shapes.leaves)
+    if any(_has_kinks(jax.make_jaxpr(lambda y, x, d, f=f: f(x, y, d))(y, x, data).jaxpr) for f in (upper, lower)):
+        return False  # the second derivative of |y| vanishes wherever it exists
     traced = jax.make_jaxpr(products)(y, x, y, data).jaxpr
     count = len(jax.tree.leaves(y))
     return not any(_depends(traced, [i < count for i in range(len(traced.invars))]))
+
+
+def _has_kinks(jaxpr: Any) -> bool:
+    """Whether some function in a program has kinks or jumps, whatever it is applied to."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _KINKS:
+            return True
+        for inside in equation.params.values():
+            inside = getattr(inside, "jaxpr", inside)
+            if hasattr(inside, "eqns") and _has_kinks(inside):
+                return True
+    return False
 
 
 def _depends(jaxpr: Any, marked: list[bool]) -> list[bool]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,8 +20,18 @@ _SHAKE = 2.0**-36
 """Relative size of the perturbation with which rounding is measured: far above it, far below everything else."""
 
 
+@contextlib.contextmanager
+def double() -> Iterator[None]:
+    """Where float64 is computed in, whatever the run does.
+
+    Under strict promotion a function that holds constants in float32 would refuse variables in float64.
+    """
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 def in_double(tree: PyTree) -> PyTree:
-    """The coordinates of a tree in float64; inside `jax.enable_x64(True)`."""
+    """The coordinates of a tree in float64; inside `double()`."""
     return trees.cast(trees.coordinates(tree), jnp.float64)
 
 

@@ -73,7 +73,7 @@ def _bends(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: Arra
 
 def estimated_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], seed: int = 3) -> Constants:
     """Every constant of the bound, measured in float64 at some points (x, y), each with a margin."""
-    with jax.enable_x64(True), np.errstate(all="ignore"):
+    with precision.double(), np.errstate(all="ignore"):
         base = precision.plain(problem)
         values = [_constants_at(base, precision.in_double(x), precision.in_double(y), seed) for x, y in points]
     low = min(float(c.mu_g) for c in values)
