@@ -14,6 +14,9 @@ if version("jaxlib").startswith("0.10."):  # XLA refuses flags that it does not 
     # Measured: the new emitters of fused loops take three times as long to compile, and one thread is as fast as two.
     FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+# Threads of BLAS wait for each other by spinning. With as many workers as cores, the eigenvalues of a matrix of
+# 288 rows took seconds instead of a hundredth.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

@@ -7,14 +7,17 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
 
 import bilevax as bx
+from bilevax.estimation import estimate_constants, estimate_smoothness
 from bilevax.linalg.host_loops import Kernels
 from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import random_quadratic
 from bilevax.sets.sampled import Sampled, Term
+from bilevax.solvers.pieces import defaults
 from bilevax.solvers.protocol import kernels
 
 POINTS = np.random.default_rng(3).standard_normal((7, 4))
@@ -101,6 +104,17 @@ def lacks_step(solver):
     """Whether the step of x is still to be estimated."""
     name = STEP[type(solver).__name__]
     return name is not None and getattr(solver, name) is None
+
+
+ESTIMATES = {f.__name__: jax.jit(f) for f in (estimate_constants, estimate_smoothness)}
+
+
+def prepared(solver, problem, x, y, key):
+    """`solver.prepare`, where methods on one problem share compiled estimates: they are most of a run's code."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, estimate in ESTIMATES.items():
+            patch.setattr(defaults, name, estimate)
+        return solver.prepare(problem, x, y, key)
 
 
 def point(name, values):

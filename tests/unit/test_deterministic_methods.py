@@ -1,9 +1,13 @@
 """Methods without noise: against their pseudo-code, known solutions, their cost claims and each other."""
 
+from functools import cache
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 
 import bilevax as bx
 from bilevax import trees
@@ -267,6 +271,7 @@ class OneOf(ConvexSet):
         return Diameter(np.nan, False)
 
 
+@cache
 def lane(index, kappa, rho):
     """A problem with a known solution on one of the sets, as arrays only."""
     like = jnp.zeros(MATRIX) if isinstance(SETS[index], bx.NuclearBall) else jnp.zeros(6)
@@ -295,16 +300,24 @@ def errors(make, sets=range(5), kappas=(10.0, 1000.0), steps=1000, rho=0.1):
         away = x - lane["x_star"]
         return lane["slope"] @ away + 0.5 * away @ lane["curvature"] @ away
 
-    def one(lane):
-        setting = bx.BilevelProblem(quadratic.upper, quadratic.lower, OneOf(lane["index"]), lane["data"])
-        solver = make(bx.Constants(1.0, lane["kappa"]), lane["L"])
+    def setting(lane):
+        return bx.BilevelProblem(quadratic.upper, quadratic.lower, OneOf(lane["index"]), lane["data"])
+
+    def one(lane, solver):
         collect = lambda state, _: error(lane, state.x) / error(lane, lane["start"])  # noqa: E731
-        return bx.run(setting, solver, lane["start"], jnp.zeros(6), steps=steps + 1, collect=collect)[1]
+        return bx.run(setting(lane), solver, lane["start"], jnp.zeros(6), steps=steps + 1, collect=collect)[1]
 
     for each in lanes:  # the closed form of the problem agrees with the expansion around its solution
         np.testing.assert_allclose(error(each, each["start"]), each["excess"], rtol=1e-9)
-    stacked = jax.tree.map(lambda *v: jnp.stack([jnp.asarray(u) for u in v]), *lanes)
-    found = np.asarray(jax.jit(jax.vmap(one))(stacked))
+    solvers = [
+        zoo.prepared(make(bx.Constants(1.0, lane["kappa"]), lane["L"]), setting(lane), lane["start"], jnp.zeros(6), KEY)
+        for lane in lanes
+    ]
+    arrays, rest = zip(*(eqx.partition(solver, eqx.is_array) for solver in solvers), strict=True)
+    assert eqx.tree_equal(*rest)
+    stack = lambda trees: jax.tree.map(lambda *v: np.stack(v), *trees)  # noqa: E731
+    run = jax.jit(jax.vmap(lambda lane, arrays: one(lane, eqx.combine(arrays, rest[0]))))
+    found = np.asarray(run(stack(lanes), stack(arrays)))
     return np.moveaxis(found, 0, -1).reshape(steps + 1, len(sets), len(kappas))
 
 
