@@ -18,7 +18,7 @@ from bilevax.solvers.protocol import COUNTS, Solver
 
 CALLS = "oracle_calls"
 _SHOWN = ("gap", "upper", "lower_grad_norm")
-OWN_COLUMNS = ("step", "seconds", *_SHOWN, "adjoint_residual", "grad_norm", "lmo_error", *COUNTS)
+OWN_COLUMNS = ("step", "seconds", *_SHOWN, "adjoint_residual", "grad_norm", "lmo_error", "gap_bound", *COUNTS)
 """The columns every trace has; any other column came from the user's metrics."""
 HEADINGS = ("method", "status", "steps", "seconds", "compile seconds", "oracle calls")
 
