@@ -110,9 +110,7 @@ def test_estimated_constants_serve_as_well_as_given_ones():
 
 
 def test_adjoint_step_is_line_4():
-    w, residual = hg.adjoint_step(lambda w: 3 * w, jnp.ones(2), jnp.full(2, 2.0), 0.1)
-    np.testing.assert_allclose(residual, 5.0)
-    np.testing.assert_allclose(w, 1.5)
+    np.testing.assert_allclose(hg.adjoint_step(lambda w: 3 * w, jnp.ones(2), jnp.full(2, 2.0), 0.1), 1.5)
 
 
 def test_steps_that_would_leave_the_set_are_refused_or_clipped():
