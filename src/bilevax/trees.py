@@ -2,12 +2,16 @@
 
 Everything above works with points through these functions, so that a point may be an array, any nesting of
 arrays, or a `Point` that keeps its own representation (factors, samples) and is never unpacked by a solver.
+
+Trees of numpy arrays are computed with numpy: code that runs once on the host then compiles nothing.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -77,13 +81,37 @@ def dtype(tree: PyTree) -> np.dtype[Any]:
     return np.dtype(jnp.result_type(*(s.dtype for s in shapes(coordinates(tree)).leaves)))
 
 
+def _numpy(*trees: PyTree) -> bool:
+    """Whether all leaves are numpy's."""
+    return all(isinstance(leaf, (np.ndarray, np.generic)) for leaf in jax.tree.leaves(trees))
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """The coordinates as numpy arrays."""
+    return jax.tree.map(np.asarray, coordinates(tree))
+
+
+def ravel_on_host(tree: PyTree) -> tuple[np.ndarray, Callable[[np.ndarray], PyTree]]:
+    """All numbers as one numpy vector, and the way back."""
+    leaves, structure = jax.tree.flatten(on_host(tree))
+    ends = np.cumsum([leaf.size for leaf in leaves])
+
+    def back(vector: np.ndarray) -> PyTree:
+        parts = np.split(np.asarray(vector), ends[:-1])
+        return jax.tree.unflatten(structure, [p.reshape(v.shape) for p, v in zip(parts, leaves, strict=True)])
+
+    return np.concatenate([leaf.reshape(-1) for leaf in leaves]), back
+
+
 def cast(tree: PyTree, to: Any) -> PyTree:
     """The same pytree with every floating-point leaf in another precision."""
 
     def one(leaf: Any) -> Any:
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            return jnp.asarray(leaf, to)
-        return leaf
+        kind = jnp.result_type(leaf)
+        if not jnp.issubdtype(kind, jnp.floating) or (kind == to and isinstance(leaf, jax.Array)):
+            return leaf
+        # numpy converts without compiling anything
+        return jnp.asarray(leaf, to) if isinstance(leaf, jax.core.Tracer) else jnp.asarray(np.asarray(leaf, to))
 
     return jax.tree.map(one, tree)
 
@@ -119,12 +147,12 @@ def axpy(a: Scalar | float, x: PyTree, y: PyTree) -> PyTree:
 
 def add(x: PyTree, y: PyTree) -> PyTree:
     """`x + y`."""
-    return jax.tree.map(jnp.add, coordinates(x), coordinates(y))
+    return jax.tree.map(operator.add, coordinates(x), coordinates(y))
 
 
 def sub(x: PyTree, y: PyTree) -> PyTree:
     """`x - y`."""
-    return jax.tree.map(jnp.subtract, coordinates(x), coordinates(y))
+    return jax.tree.map(operator.sub, coordinates(x), coordinates(y))
 
 
 def scale(a: Scalar | float, x: PyTree) -> PyTree:
@@ -134,8 +162,9 @@ def scale(a: Scalar | float, x: PyTree) -> PyTree:
 
 def inner(x: PyTree, y: PyTree) -> Scalar:
     """The Euclidean inner product over all leaves."""
-    one = lambda a, b: jnp.vdot(a, b, precision=_EXACT)  # noqa: E731
-    return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(one, coordinates(x), coordinates(y))))
+    x, y = coordinates(x), coordinates(y)
+    one = np.vdot if _numpy(x, y) else lambda a, b: jnp.vdot(a, b, precision=_EXACT)
+    return functools.reduce(operator.add, jax.tree.leaves(jax.tree.map(one, x, y)))
 
 
 def gap(direction: PyTree, x: PyTree, s: PyTree) -> Scalar:
@@ -145,7 +174,8 @@ def gap(direction: PyTree, x: PyTree, s: PyTree) -> Scalar:
 
 def norm(x: PyTree) -> Scalar:
     """The Euclidean norm over all leaves."""
-    return jnp.sqrt(inner(x, x))
+    squared = inner(x, x)
+    return np.sqrt(squared) if _numpy(squared) else jnp.sqrt(squared)  # type: ignore[return-value]
 
 
 def sum_all(x: PyTree) -> Scalar:
@@ -155,12 +185,14 @@ def sum_all(x: PyTree) -> Scalar:
 
 def zeros_like(x: PyTree) -> PyTree:
     """Zeros of the same structure."""
-    return jax.tree.map(jnp.zeros_like, coordinates(x))
+    return jax.tree.map(np.zeros_like if _numpy(x) else jnp.zeros_like, coordinates(x))
 
 
 def all_finite(tree: PyTree) -> Array:
     """Whether no floating-point leaf holds a NaN or an infinity."""
     floating = [v for v in jax.tree.leaves(coordinates(tree)) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)]
+    if _numpy(floating):
+        return np.asarray(all(np.all(np.isfinite(v)) for v in floating))  # type: ignore[return-value]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in floating] or [jnp.array(True)]))
 
 
@@ -170,6 +202,11 @@ def random_like(tree: PyTree, key: Array) -> PyTree:
     keys = jax.random.split(key, max(1, len(leaves)))
     draws = [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
     return jax.tree.unflatten(structure, draws)
+
+
+def drawn_like(tree: PyTree, rng: np.random.Generator) -> PyTree:
+    """The same as numpy arrays, drawn on the host."""
+    return jax.tree.map(lambda v: rng.standard_normal(np.shape(v)).astype(jnp.result_type(v)), coordinates(tree))
 
 
 def describe(tree: PyTree) -> str:

@@ -201,6 +201,27 @@ def rahgd(x, y, steps, move):
     return x, y
 
 
+def rahgd_in_epochs(x, y, steps, move, K=4, bound=0.2):
+    w, ended, restarted = np.zeros(M), 0, 0
+    while steps:
+        before, us, moves = x, [], []
+        while steps:
+            us.append(x + (1 - 1 / K) * (x - before))
+            y = accelerated_steps(us[-1], y, 3, 6.0, 1.0)
+            w = cg(H(y), fy(us[-1], y), w, 2)
+            before, x, steps = x, np.clip(us[-1] - STEP * F(us[-1], y, w), -1, 1), steps - 1
+            moves.append(np.linalg.norm(x - before))
+            if len(moves) * np.sum(np.square(moves)) > bound**2:
+                restarted += 1
+                break
+            if len(moves) == K:
+                K_0 = K // 2 + int(np.argmin(moves[K // 2 :]))
+                x, ended = np.clip(np.mean(us[: K_0 + 1], axis=0), -1, 1), ended + 1
+                break
+    assert ended > 1 and restarted > 1  # or the test would show little
+    return x, y
+
+
 def soba(x, y, steps, move):
     w = np.zeros(M)
     for k in range(steps):
@@ -219,6 +240,14 @@ PSEUDO_CODE = {
     "RAHGD": (rahgd, {"lower": 3, "adjoint": 2, "bound": 0.5}),
     "SOBA": (soba, {"rho": 0.1}),
 }
+
+
+def test_rahgd_in_epochs_follows_the_published_pseudo_code():
+    solver = build("RAHGD", STEP, "project", lower=3, adjoint=2, bound=0.2, epoch=4)
+    state, _ = bx.run(problem(), solver, *map(jnp.asarray, START), steps=30)
+    x, y = rahgd_in_epochs(*START, 30, projected)
+    np.testing.assert_allclose(state.x, x, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(state.y, y, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "x_step"), BOTH_WAYS)

@@ -76,7 +76,7 @@ def test_the_stub_lists_what_the_package_exports(place):
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "solvers").glob("*.py")), ids=lambda path: path.name)
 def test_a_solver_is_about_a_page(path):
-    assert len(path.read_text().splitlines()) <= 130
+    assert len(path.read_text().splitlines()) <= 140
 
 
 def test_csv_is_written_in_one_place():

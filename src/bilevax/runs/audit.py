@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.runs.metrics import vertex_gap
+from bilevax.sets import ConvexSet, gradient_mapping, vertex_gap
 from bilevax.theory import Constants
 from bilevax.verdict.bounded_gradient import PROVED, bounded_gradient
 from bilevax.verdict.precision import double, in_double
@@ -32,8 +31,6 @@ class Audit(NamedTuple):
     grad_norm: float
     grad_error: float
     """|gradient - grad ell| is at most this; infinite where nothing can be said."""
-    gradient_mapping: float
-    """|x - P(x - grad ell)|, the measure on unbounded sets; NaN if the set has no projection."""
     gradient: PyTree
     y: PyTree
     """y*(x)"""
@@ -51,14 +48,23 @@ class Audit(NamedTuple):
     """Why no bound is known; empty if one is."""
     products: int
     """Hessian products spent."""
+    domain: ConvexSet
+    x: PyTree
+
+    @property
+    def gradient_mapping(self) -> float:
+        """|x - P(x - grad ell)|, the measure on unbounded sets; NaN if the set has no projection."""
+        with double():
+            return gradient_mapping(self.domain, self.x, in_double(self.gradient))
 
     @property
     def measure(self) -> tuple[str, float, float]:
         """What `tol` is compared with, by name: its value and error."""
         if not np.isnan(self.gap):
             return "true gap", self.gap, self.gap_error
-        if not np.isnan(self.gradient_mapping):
-            return "gradient mapping", self.gradient_mapping, self.grad_error
+        mapping = self.gradient_mapping
+        if not np.isnan(mapping):
+            return "gradient mapping", mapping, self.grad_error
         return "|grad ell|", self.grad_norm, self.grad_error
 
     def __str__(self) -> str:
@@ -106,16 +112,14 @@ def audit(
     kind = trees.dtype(y)
     true = bounded_gradient(problem, x, y, w, constants=constants, factorize=factorize, seed=_SEED)
     with double():
-        domain, at = trees.cast(problem.domain, jnp.float64), in_double(x)
+        domain, at = trees.cast(problem.domain, np.float64), in_double(x)
         gap, gap_error, certain = _gap(domain, x, at, true.gradient, true.error)
-        mapping = _mapping(domain, at, true.gradient)
         size = float(trees.norm(true.gradient))
         certified = true.certified if certain or not true.certified else "estimated"
-        y, v = trees.cast((true.y, true.v), kind)
-        gradient = trees.cast(true.gradient, kind)
+        gradient, y, v = trees.cast((true.gradient, true.y, true.v), kind)
     return Audit(
-        true.ell, gap, gap_error, size, true.error, mapping, gradient, y, v, true.lower_error, certified,
-        true.mu, true.mu_source, true.not_convex, true.refusal, true.products,
+        true.ell, gap, gap_error, size, true.error, gradient, y, v, true.lower_error, certified,
+        true.mu, true.mu_source, true.not_convex, true.refusal, true.products, domain, at,
     )  # fmt: skip
 
 
@@ -125,35 +129,17 @@ def _gap(domain: Any, x: PyTree, at: PyTree, gradient: PyTree, error: float) -> 
     if np.isinf(diameter):
         return np.nan, np.nan, True
     exact = domain.at_full_precision()
-    keys = jax.random.split(jax.random.key(_SEED), 5)
-    memory = exact.second_start(at, keys[0])
-    gap, lmo_error, distance = (float(v) for v in vertex_gap(exact, at, gradient, memory))
+    memory = exact.second_start(at, jax.random.key(_SEED))
+    found = vertex_gap(exact, at, gradient, memory)
+    gap, lmo_error, distance = float(found.gap), float(found.error), float(found.distance)
     known = not np.isnan(diameter)
     if not known:
         # A set of unknown diameter: twice the distance to the farthest of a few extreme points stands in for it.
-        found = [float(vertex_gap(exact, at, trees.random_like(at, key), memory)[2]) for key in keys[1:]]
-        diameter = 2 * max(distance, *found)
+        rng = np.random.default_rng(_SEED)
+        others = [vertex_gap(exact, at, trees.drawn_like(at, rng), memory) for _ in range(4)]
+        diameter = 2 * max(distance, *(float(other.distance) for other in others))
     rounding = 8 * np.finfo(float).eps * float(trees.norm(gradient)) * max(distance, float(trees.norm(at)))
     return gap, lmo_error + diameter * error + rounding, known
-
-
-def _mapping(domain: Any, x: PyTree, gradient: PyTree) -> float:
-    try:
-        return float((_step_length if domain.kernels.on_host else _compiled_step_length)(domain, x, gradient))
-    except NotImplementedError:
-        return np.nan
-
-
-def _step_length(domain: Any, x: PyTree, gradient: PyTree) -> Scalar:
-    return trees.norm(trees.sub(x, domain.project(trees.sub(x, gradient))))
-
-
-_compiled_step_length = jax.jit(_step_length)
-
-
-def gradient_mapping(domain: Any, x: PyTree, direction: PyTree) -> float:
-    """|x - P(x - direction)| in the precision of x."""
-    return _mapping(domain, trees.coordinates(x), direction)
 
 
 def exact_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar | float | Array]:

@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.runs.metrics import adjoint_residuals
 from bilevax.runs.trace import Row, Trace
 from bilevax.theory import Constants
 from bilevax.verdict.row_bound import RowResiduals, all_given, estimated_constants, gap_bound
@@ -43,18 +42,9 @@ class Certificate:
             return f"{name} keeps no adjoint"
         return ""
 
-    @property
-    def adjoint_residual(self) -> float:
-        """That of the newest row."""
-        return self._residuals[-1].adjoint
-
-    def add(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> None:
-        """Measure the estimates behind the direction of a row."""
-        if y is None or w is None:
-            self._residuals.append(RowResiduals(*[np.nan] * 4))
-            return
-        lower_grad, adjoint, y_norm, w_norm = adjoint_residuals(problem, x, y, w)
-        self._residuals.append(RowResiduals(lower_grad, adjoint, y_norm, w_norm))
+    def add(self, residuals: RowResiduals) -> None:
+        """What a row measured."""
+        self._residuals.append(residuals)
 
     def bound(self, row: Row) -> float:
         """The bound for the newest row, if all constants are given."""

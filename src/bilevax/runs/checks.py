@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.estimation import extreme_point
+from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives, formulas
 from bilevax.sampling import check_rows
@@ -51,6 +51,7 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
     at = trees.coordinates(x)
     _check_objective(problem, "upper", at, y)
     _check_objective(problem, "lower", at, y)
+    _check_values(problem, at, y)
     _check_structure(problem, at, y)
     return x, y
 
@@ -94,7 +95,7 @@ def _check_leaf(where: str, leaf: Any) -> None:
     if getattr(leaf, "dtype", None) is None:
         raise TypeError(f"{where} has type {type(leaf).__name__}; variables are arrays of floats: use jnp.asarray.")
     _check_dtype(where, leaf.dtype)
-    if not bool(jnp.all(jnp.isfinite(jnp.asarray(leaf)))):
+    if not np.all(np.isfinite(np.asarray(leaf))):
         raise ValueError(f"{where} holds a NaN or infinite entry; start from finite numbers.")
 
 
@@ -194,15 +195,18 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
             f"pass them in data.",
             stacklevel=5,
         )
-    value = float(_value(problem, name, x, y))
-    if not np.isfinite(value):
-        raise ValueError(f"{name}(x0, y0, data) is {value}; both objectives must be finite at the start.")
 
 
-@functools.partial(jax.jit, static_argnames="name")
-def _value(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -> Any:
-    """f or g at a point, as one compiled function: single operations would be compiled one by one."""
-    return getattr(problem, name)(x, y, problem.data)
+@brief_jit
+def _values(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Any, Any]:
+    """f and g at a point, as one compiled function: single operations would be compiled one by one."""
+    return problem.upper(x, y, problem.data), problem.lower(x, y, problem.data)
+
+
+def _check_values(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
+    for name, value in zip(("upper", "lower"), map(float, _values(problem, x, y)), strict=True):
+        if not np.isfinite(value):
+            raise ValueError(f"{name}(x0, y0, data) is {value}; both objectives must be finite at the start.")
 
 
 def _check_structure(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
@@ -251,7 +255,7 @@ def _points(problem: BilevelProblem, x: PyTree, y: PyTree) -> list[tuple[PyTree,
     return points
 
 
-@jax.jit
+@brief_jit
 def plain_products(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
     """H y and J y from autodiff."""
     products = replace(problem, structure=LowerStructure()).linearize_lower(x, y)

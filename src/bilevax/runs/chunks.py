@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
 from bilevax.solvers.protocol import Counts, Info, Observation, Solver, kernels
@@ -147,7 +148,7 @@ def observe(problem: BilevelProblem, solver: Solver, state: Any) -> Observation:
     return solver.observe(replace(problem, sampler=None), state)  # type: ignore[attr-defined]
 
 
-_prepare, _init, _observe = jax.jit(prepare), jax.jit(init), jax.jit(observe)
+_prepare, _init, _observe = brief_jit(prepare), brief_jit(init), jax.jit(observe)
 
 
 class Stepping(NamedTuple):

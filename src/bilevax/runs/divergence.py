@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem
 from bilevax.runs.trace import Trace
 
@@ -16,7 +16,7 @@ _SUSPICIOUS, _TOO_LARGE = 1e3, 1e4
 _NOTHING = 1e-6  # below this nothing has grown
 
 
-@jax.jit
+@brief_jit
 def _at_start(problem: BilevelProblem, x: PyTree, y: PyTree, y0: PyTree) -> tuple[Scalar, Scalar]:
     return trees.norm(problem.lower_grad(x, y0)), trees.norm(problem.upper_grads(x, y)[1])
 

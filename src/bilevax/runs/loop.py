@@ -15,7 +15,7 @@ from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
-from bilevax.runs.audit import Audit, audit, gradient_mapping
+from bilevax.runs.audit import Audit, audit
 from bilevax.runs.certificate import Certificate
 from bilevax.runs.clock import Clock, Interrupt
 from bilevax.runs.divergence import growing
@@ -24,6 +24,7 @@ from bilevax.runs.progress import Progress
 from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule, Status, Stop, as_stop
 from bilevax.runs.trace import Row, Trace
+from bilevax.sets import gradient_mapping
 from bilevax.solvers.protocol import COUNTS, Solver
 from bilevax.verdict.assumptions import Assumptions, examine
 
@@ -82,7 +83,7 @@ class Run:
         self.use(problem)
         (self.state, counts), seconds = self.clock.call(self._init, self.problem, self.solver, x, y)
         self.clock.seconds += seconds
-        self.spoiled = not bool(trees.all_finite((self.state.x, self.state.y)))
+        self.spoiled = not bool(trees.all_finite(trees.on_host((self.state.x, self.state.y))))
         if self.spoiled:
             self.state = eqx.tree_at(lambda s: (s.x, s.y), self.state, (x, y))
         self._count(counts)
@@ -169,15 +170,15 @@ class Run:
 
     def _values(self, look: Look) -> Row:
         summary = look.summary
-        tracked = measures.basic_metrics(self.problem, self.state)
+        measured = measures.measure_row(self.problem, self.state, look.y, look.w)
         gap, lmo_error = summary.gap, summary.lmo_error
         if self.bounded and summary.direction is not None and self.plan.compute_gap:
             # A projected method: one lmo for the row, not counted as one of the method.
             gap, lmo_error = measures.tracked_gap(self.problem, self.state.x, summary.direction)
         row: Row = {"step": self.k, "seconds": self.clock.seconds, "gap": float(gap)}
-        row.update({name: float(tracked[name]) for name in ("upper", "lower_grad_norm")})
-        self.certificate.add(self.problem, self.state.x, look.y, look.w)
-        row["adjoint_residual"], row["grad_norm"] = self.certificate.adjoint_residual, float(summary.grad_norm)
+        row |= {"upper": measured.upper, "lower_grad_norm": measured.lower_grad_norm}
+        self.certificate.add(measured.residuals)
+        row |= {"adjoint_residual": measured.residuals.adjoint, "grad_norm": float(summary.grad_norm)}
         row["lmo_error"] = float(lmo_error)
         row["gap_bound"] = self.certificate.bound(row)
         if not self.bounded:
@@ -308,5 +309,5 @@ def _first_nonfinite(chunk: chunks.Chunk) -> str:
         "x": chunk.state.x,
         "y": chunk.state.y,
     }
-    bad = [name for name, part in parts.items() if part is not None and not bool(trees.all_finite(part))]
+    bad = [name for name, part in parts.items() if part is not None and not bool(trees.all_finite(trees.on_host(part)))]
     return bad[0] if bad else "a quantity"

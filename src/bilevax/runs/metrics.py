@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
+import numpy as np
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem
-from bilevax.sets import Memory
+from bilevax.sets import vertex_gap
+from bilevax.verdict.row_bound import RowResiduals
 
 
-@jax.jit
-def _tracked(problem: BilevelProblem, x: PyTree, y: PyTree) -> dict[str, Scalar]:
-    return {"upper": problem.upper_value(x, y), "lower_grad_norm": trees.norm(problem.lower_grad(x, y))}
+class RowMeasures(NamedTuple):
+    """What a row measures of a state, and of the estimates y and w that its direction is made of."""
+
+    upper: float
+    lower_grad_norm: float
+    residuals: RowResiduals
 
 
-def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, Scalar]:
-    """f(x_k, y_k), which can lie below the optimum while y lags, and the lower gradient that tells by how much."""
-    return _tracked(problem, trees.coordinates(state.x), state.y)
+def measure_row(problem: BilevelProblem, state: Any, y: PyTree, w: PyTree) -> RowMeasures:
+    """f(x_k, y_k), which can lie below the optimum while y lags, the lower gradient that tells by how much, and the
+    residuals of the estimates; NaN where there are none."""
+    measure = _measured if problem.structure.kernels.on_host else _compiled_measured
+    y, w = (None, None) if y is None or w is None else (y, w)
+    upper, lower_grad_norm, residuals = measure(problem, trees.coordinates(state.x), state.y, y, w)
+    row = RowResiduals(*([np.nan] * 4 if residuals is None else map(float, residuals)))
+    return RowMeasures(float(upper), float(lower_grad_norm), row)
 
 
-def _residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+def _measured(problem: BilevelProblem, x: PyTree, tracked: PyTree, y: PyTree, w: PyTree) -> tuple[Any, ...]:
+    upper, lower_grad_norm = problem.upper_value(x, tracked), trees.norm(problem.lower_grad(x, tracked))
+    if w is None:
+        return upper, lower_grad_norm, None
     phi = trees.sub(problem.lower_hvp(x, y, w), problem.upper_grads(x, y)[1])
-    return trees.norm(problem.lower_grad(x, y)), trees.norm(phi), trees.norm(y), trees.norm(w)
+    norms = (trees.norm(problem.lower_grad(x, y)), trees.norm(phi), trees.norm(y), trees.norm(w))
+    return upper, lower_grad_norm, norms
 
 
-_compiled_residuals = jax.jit(_residuals)
+_compiled_measured = brief_jit(_measured)
 
 
-def adjoint_residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[float, float, float, float]:
-    """|g_y|, |H w - f_y|, |y| and |w| for a pair of estimates at x."""
-    measure = _residuals if problem.structure.kernels.on_host else _compiled_residuals
-    norms = measure(problem, trees.coordinates(x), y, w)
-    return tuple(float(v) for v in norms)  # type: ignore[return-value]
+def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, float]:
+    """The columns `upper` and `lower_grad_norm` of a row, for loops of your own."""
+    row = measure_row(problem, state, None, None)
+    return {"upper": row.upper, "lower_grad_norm": row.lower_grad_norm}
 
 
 def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[Scalar, Scalar]:
     """The Frank-Wolfe gap by an estimate of the gradient, and the error of the oracle in it."""
     domain = problem.domain.at_final_tolerance()
-    gap, error, _ = vertex_gap(domain, x, direction, domain.start(x))
-    return gap, error
-
-
-def vertex_gap(domain: Any, x: PyTree, gradient: PyTree, memory: Memory) -> tuple[Scalar, Scalar, Scalar]:
-    """`<gradient, x - s>` for the best s, the error of the oracle, and how far s is; compiled where the set allows."""
-    return (_vertex_gap if domain.kernels.on_host else _compiled_vertex_gap)(domain, x, gradient, memory)
-
-
-def _vertex_gap(domain: Any, x: PyTree, gradient: PyTree, memory: Memory) -> tuple[Scalar, Scalar, Scalar]:
-    s, memory = domain.lmo(gradient, memory)
-    return trees.gap(gradient, x, s), memory.error, trees.norm(trees.sub(x, s))
-
-
-_compiled_vertex_gap = jax.jit(_vertex_gap)
+    seen = vertex_gap(domain, x, direction, domain.start(x))
+    return seen.gap, seen.error

@@ -14,6 +14,8 @@ from bilevax.sets.contract import Diameter as Diameter
 from bilevax.sets.contract import LowRankStep as LowRankStep
 from bilevax.sets.contract import Memory as Memory
 from bilevax.sets.groups import GroupL2Ball as GroupL2Ball
+from bilevax.sets.measures import gradient_mapping as gradient_mapping
+from bilevax.sets.measures import vertex_gap as vertex_gap
 from bilevax.sets.polytope import Birkhoff as Birkhoff
 from bilevax.sets.polytope import Polytope as Polytope
 from bilevax.sets.sampled import AxisWeights as AxisWeights

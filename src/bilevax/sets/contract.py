@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.trees import is_concrete
 
@@ -156,8 +158,16 @@ class ConvexSet(eqx.Module):
         """The violated constraints in words, for messages; empty inside the set."""
         own = trees.cast(self, trees.dtype(x))
         limit = float(own.tolerance(x))
+        with contextlib.suppress(TypeError):  # conditions may look at numbers, and cannot be compiled then
+            if not self.kernels.on_host and all(float(excess) <= limit for excess in _compiled_excesses(own, x)):
+                return ""
         broken = [c for c in own.conditions(x) if not float(c.excess) <= limit]
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
+
+
+@brief_jit
+def _compiled_excesses(domain: ConvexSet, x: PyTree) -> list[Scalar]:
+    return [condition.excess for condition in domain.conditions(x)]
 
 
 def exact(memory: Memory) -> Memory:

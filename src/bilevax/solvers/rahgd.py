@@ -13,9 +13,11 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.linalg.conjugate_gradient import conjugate_gradient
+from bilevax.linalg.host_loops import either
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
+from bilevax.solvers.pieces.epoch import Epoch, continued, first_epoch
 from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps
 from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
@@ -30,13 +32,13 @@ class RAHGDState(eqx.Module):
     w: PyTree
     before: PyTree
     since: Int[Array, ""]
-    """Steps since the last restart."""
+    """Steps since the last restart; `travelled` is the sum of their squared lengths."""
     travelled: Scalar
-    """The sum of their squared lengths."""
     bound: Scalar
     """B before the first restart."""
     restarts: Int[Array, ""]
     k: Int[Array, ""]
+    epoch: Epoch | None = None
 
 
 class RAHGD(eqx.Module):
@@ -44,10 +46,13 @@ class RAHGD(eqx.Module):
 
     A step of momentum 1 - theta, accelerated gradient steps on y, conjugate gradients on w, a projected step xi. It
     restarts without momentum once t * (sum of squared moves since the last restart) exceeds B^2, where t counts the
-    steps since then, or when the move goes uphill. Theory takes B and theta from a target accuracy and does without
-    the second test; ours are B = `bound`, a hundred times the length of the first gradient step unless given, halved
-    with every restart down to a thousandth, and theta = 3 / (t + 3). Inner loops take 2 sqrt(kappa) steps by default,
-    at most 200: with fewer, momentum outruns y. xi is 1/(2 L_ell), estimated if not given; theirs is half of that.
+    steps since then, or when the move goes uphill. By default B is a hundred times the length of the first gradient
+    step, halved with every restart down to a thousandth, theta is 3 / (t + 3), xi is 1/(2 L_ell), and inner loops take
+    2 sqrt(kappa) steps, at most 200: with fewer, momentum outruns y.
+
+    `epoch=K` is the published form: theta = 1/K, B = `bound` throughout, no test on the direction. An epoch that
+    reaches K steps ends: x becomes the average of its points ahead up to the shortest move of its second half. Theirs
+    stops there; here the next epoch begins, and the rules of `solve` decide.
 
     One step costs two gradients of f, `lower` of g, `adjoint + 1` Hessian products, a cross product and a projection.
 
@@ -63,10 +68,11 @@ class RAHGD(eqx.Module):
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     bound: Scalar | float = eqx.field(converter=lambda v: None if v is None else as_leaf(v), default=None, kw_only=True)
+    epoch: Int[Array, ""] | int | None = eqx.field(default=None, kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        check_counts(self, lower=self.lower, adjoint=self.adjoint)
+        check_counts(self, lower=self.lower, adjoint=self.adjoint, epoch=self.epoch)
         check_steps(self, xi=self.xi, bound=self.bound)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> RAHGD:
@@ -82,7 +88,8 @@ class RAHGD(eqx.Module):
         """No momentum yet."""
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), trees.dtype(x))
         bound = none if self.bound is None else jnp.asarray(self.bound, none.dtype)
-        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero)
+        epoch = None if self.epoch is None else first_epoch(x)
+        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero, epoch)
         return state, Counts(hvps=self.constants.products)
 
     def _direction(self, p: BilevelProblem, at: PyTree, state: RAHGDState) -> tuple[PyTree, PyTree, PyTree, Array]:
@@ -95,25 +102,34 @@ class RAHGD(eqx.Module):
 
     def observe(self, problem: BilevelProblem, state: RAHGDState) -> Observation:
         """The direction at x itself; a step computes it ahead of x."""
-        F, y, w, _ = self._direction(problem, state.x, state)
-        return Observation(F, y, w)
+        return Observation(*self._direction(problem, state.x, state)[:3])
 
     def step(self, problem: BilevelProblem, state: RAHGDState, key: Array) -> tuple[RAHGDState, Info]:
         """Momentum, inner solves at the point ahead, a projected step, and the test for a restart."""
         x, k, dtype, p = state.x, state.k, trees.dtype(state.x), problem.sample(key)
         t, xi = state.since.astype(dtype), self.xi(k).astype(dtype)
-        ahead = trees.axpy(t / (t + 3), trees.sub(x, state.before), x)
+        momentum = t / (t + 3) if self.epoch is None else 1 - 1 / jnp.asarray(self.epoch, dtype)
+        ahead = trees.axpy(momentum, trees.sub(x, state.before), x)
         F, y, w, spent = self._direction(p, ahead, state)
         x_next = p.domain.project(trees.axpy(-xi, F, ahead))
-
         moved = trees.sub(x_next, x)
         travelled = state.travelled + trees.inner(moved, moved)
         bound = state.bound if self.bound is not None else jnp.where(k == 0, 100 * xi * trees.norm(F), state.bound)
-        B = bound * jnp.maximum(jnp.asarray(0.5, dtype) ** state.restarts.astype(dtype), 1e-3)
-        restart = ((t + 1) * travelled > B**2) | (trees.inner(F, moved) > 0)
+        if self.epoch is None:
+            B = bound * jnp.maximum(jnp.asarray(0.5, dtype) ** state.restarts.astype(dtype), 1e-3)
+            restart = ((t + 1) * travelled > B**2) | (trees.inner(F, moved) > 0)
+            epoch, ended = None, jnp.asarray(False)
+        else:
+            restart, epoch = (
+                (t + 1) * travelled > bound**2,
+                continued(state.epoch, ahead, moved, state.since, self.epoch),
+            )
+            ended = (state.since + 1 >= self.epoch) & ~restart
+            x_next = either(ended, lambda: p.domain.project(epoch.output), lambda: x_next, host=p.host)
+        restart = restart | ended
         before = jax.tree.map(lambda new, old: jnp.where(restart, new, old), x_next, x)
         since, travelled = jnp.where(restart, 0, state.since + 1), jnp.where(restart, 0, travelled)
         restarts = state.restarts + restart.astype(jnp.int32)
-        following = RAHGDState(x_next, y, w, before, since, travelled, bound, restarts, k + 1)
-        counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=spent, crosses=1, projections=1)
-        return following, Info(x, F, counts)
+        following = RAHGDState(x_next, y, w, before, since, travelled, bound, restarts, k + 1, epoch)
+        projections = 1 + ended.astype(jnp.int32)
+        return following, Info(x, F, Counts(2, self.lower, spent, 1, projections=projections))

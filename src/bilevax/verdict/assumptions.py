@@ -5,23 +5,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.estimation import extreme_point
-from bilevax.linalg.conjugate_gradient import LinearSolution, conjugate_gradient
+from bilevax.linalg.brief import brief_jit
+from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
-from bilevax.sets import ConvexSet
+from bilevax.sets import ConvexSet, vertex_gap
+from bilevax.verdict.evaluation import hessian, residuals, values
 from bilevax.verdict.precision import double, in_double, plain
+from bilevax.verdict.scaled import unscaled
 
 _PRODUCTS = 24
 _NEGATIVE = -1e-9
 """A curvature below this share of the largest is not rounding."""
 _BETWEEN = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of the way from y0 to y*, where curvature is probed."""
+_WHOLE = 50
+"""Lower variables up to which the whole Hessian is decomposed at a probe."""
 _AROUND = (0.1, 0.5, 1.0, 3.0, 10.0)
 """Distances from y* in units of its own size, where it is probed too."""
 
@@ -35,71 +38,77 @@ class Assumptions(NamedTuple):
 
 def examine(problem: BilevelProblem, x: PyTree, y: PyTree, x0: PyTree, y0: PyTree, seed: int = 2) -> Assumptions:
     """Probe the curvature of lower at ten points and compare autodiff with finite differences at one."""
-    with double():
-        base = plain(problem)
-        domain = trees.cast(problem.domain, jnp.float64)
+    with double(), np.errstate(all="ignore"):
+        rng = np.random.default_rng(seed)
+        domain = trees.cast(problem.domain, np.float64)
         x, y, x0, y0 = (in_double(v) for v in (x, y, x0, y0))
-        keys = jax.random.split(jax.random.key(seed), 4)
-        chord = _chord(domain, x, keys[0])
+        work = unscaled(plain(problem), y)  # as the audit does, so that its compiled code serves here too
+        chord = _chord(domain, x, rng)
         middle = trees.axpy(0.5, chord, x)
-        not_convex = _not_convex(base, (x, middle, x0), y, y0, keys[1])
+        not_convex = _not_convex(work, (x, middle, x0), y, y0, rng)
         if not_convex:
             return Assumptions(not_convex=not_convex)
-        size = 1 + trees.norm(y) / trees.size(y) ** 0.5
-        elsewhere = trees.axpy(0.1 * size, trees.random_like(y, keys[2]), y)
-        return Assumptions(refusal=_wrong_derivative(base, middle, elsewhere, chord, size, keys[3]))
+        size = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
+        elsewhere = trees.axpy(0.1 * size, trees.drawn_like(y, rng), y)
+        return Assumptions(refusal=_wrong_derivative(work, middle, elsewhere, chord, size, rng))
 
 
-def _chord(domain: ConvexSet, x: PyTree, key: Array) -> PyTree:
-    """A direction along which x may move inside the set."""
-    aim = trees.random_like(x, key)
+def _chord(domain: ConvexSet, x: PyTree, rng: np.random.Generator) -> PyTree:
+    """A direction along which x may move inside the set; a random one where it is unbounded."""
     if domain.kernels is Kernels.HOST:
         return trees.scale(-0.5, x)  # balls, whose points may shrink
-    return trees.sub(extreme_point(domain, x, aim), x)
+    aim = trees.drawn_like(x, rng)
+    try:
+        s = vertex_gap(domain, x, aim, domain.start(x)).s
+    except NotImplementedError:
+        s = domain.project(trees.sub(x, aim))
+    chord = trees.sub(trees.on_host(s), x)
+    # A box may be unbounded in some of its coordinates only.
+    return jax.tree.map(lambda v, a: np.where(np.isfinite(v), v, -a), chord, aim)
 
 
-@jax.jit
-def _curvature(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> LinearSolution:
-    b = trees.random_like(y, key)
-    return conjugate_gradient(problem.linearize_lower(x, y).hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS)
+@brief_jit
+def _curvature(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree) -> tuple[Scalar, Scalar]:
+    seen = conjugate_gradient(problem.linearize_lower(x, y).hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS)
+    return seen.lowest, seen.highest
 
 
-def _not_convex(base: BilevelProblem, xs: tuple[PyTree, ...], y: PyTree, y0: PyTree, key: Array) -> str:
-    size = 1 + trees.norm(y) / trees.size(y) ** 0.5
-    keys = jax.random.split(key, len(_BETWEEN) + len(_AROUND))
+def _extremes(work: BilevelProblem, x: PyTree, y: PyTree, rng: np.random.Generator) -> tuple[float, float]:
+    """A low and a high curvature of lower in y: the ends of the spectrum where it is small."""
+    if trees.size(y) <= _WHOLE:
+        H = hessian(work, x, y)
+        ends = np.linalg.eigvalsh(0.5 * (H + H.T))[[0, -1]] if np.all(np.isfinite(H)) else (np.nan, np.nan)
+    else:
+        ends = _curvature(work, x, y, trees.drawn_like(y, rng))
+    return float(ends[0]), float(ends[1])
+
+
+def _not_convex(work: BilevelProblem, xs: tuple[PyTree, ...], y: PyTree, y0: PyTree, rng: np.random.Generator) -> str:
+    size = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
     points = [trees.axpy(share, trees.sub(y, y0), y0) for share in _BETWEEN]
-    points += [trees.axpy(r * size, trees.random_like(y, k), y) for r, k in zip(_AROUND, keys, strict=False)]
-    for i, (point, own_key) in enumerate(zip(points, keys, strict=True)):
-        seen = _curvature(base, xs[i % len(xs)], point, own_key)
-        lowest, highest = float(seen.lowest), float(seen.highest)
+    points += [trees.axpy(r * size, trees.drawn_like(y, rng), y) for r in _AROUND]
+    for i, point in enumerate(points):
+        lowest, highest = _extremes(work, xs[i % len(xs)], point, rng)
         if lowest < _NEGATIVE * max(highest, abs(lowest)):
             where = "on the way from y0" if i < len(_BETWEEN) else "near y*"
             return f"lower is not convex in y: its curvature is {lowest:.3g} at a point {where}"
     return ""
 
 
-@jax.jit
-def _values(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[Scalar, Scalar, Scalar]:
-    slope = trees.inner(problem.lower_grad(x, y), w)
-    return problem.upper_value(x, y), problem.lower_value(x, y), slope
+def _values(work: BilevelProblem, x: PyTree, y: PyTree, w: np.ndarray) -> tuple[float, float, float]:
+    upper, lower, g_y = values(work, x, y)
+    return upper, lower, float(g_y @ w)
 
 
-@jax.jit
 def _predicted(
-    problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, dx: PyTree, dy: PyTree
-) -> list[tuple[Scalar, Scalar]]:
+    work: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, dx: PyTree, dy: PyTree
+) -> list[tuple[float, float]]:
     """What autodiff says of the changes, and how large such changes usually are."""
-    f_x, f_y = problem.upper_grads(x, y)
-    g_y, lower = problem.lower_grad(x, y), problem.linearize_lower(x, y)
-    Hw, Jw = lower.hvp(w), lower.cross(w)
-    sizes = {"x": trees.norm(dx), "y": trees.norm(dy) / trees.size(y) ** 0.5}
-    return [
-        (trees.inner(f_x, dx), trees.norm(f_x) * sizes["x"]),
-        (trees.inner(f_y, dy), trees.norm(f_y) * sizes["y"]),
-        (trees.inner(g_y, dy), trees.norm(g_y) * sizes["y"]),
-        (trees.inner(Hw, dy), trees.norm(Hw) * sizes["y"]),
-        (trees.inner(Jw, dx), trees.norm(Jw) * sizes["x"]),
-    ]
+    at = residuals(work, x, y, w)
+    along = {"x": trees.ravel_on_host(dx)[0], "y": trees.ravel_on_host(dy)[0]}
+    sizes = {"x": np.linalg.norm(along["x"]), "y": np.linalg.norm(along["y"]) / trees.size(y) ** 0.5}
+    parts = [(at.f_x, "x"), (at.f_y, "y"), (at.g_y, "y"), (at.Hw, "y"), (at.Jw, "x")]
+    return [(float(v @ along[by]), float(np.linalg.norm(v) * sizes[by])) for v, by in parts]
 
 
 _DERIVATIVES = [
@@ -112,22 +121,22 @@ _DERIVATIVES = [
 ]
 
 
-def _wrong_derivative(base: BilevelProblem, x: PyTree, y: PyTree, dx: PyTree, size: Scalar, key: Array) -> str:
-    keys = jax.random.split(key, 2)
-    w = trees.random_like(y, keys[0])
-    dy = trees.scale(size, trees.random_like(y, keys[1]))
-    predicted = [(float(a), float(b)) for a, b in _predicted(base, x, y, w, dx, dy)]
+def _wrong_derivative(
+    work: BilevelProblem, x: PyTree, y: PyTree, dx: PyTree, size: float, rng: np.random.Generator
+) -> str:
+    w, dy = trees.drawn_like(y, rng), trees.scale(size, trees.drawn_like(y, rng))
+    predicted, flat_w = _predicted(work, x, y, w, dx, dy), trees.ravel_on_host(w)[0]
     best = [np.inf] * len(_DERIVATIVES)
     nearest = [np.nan] * len(_DERIVATIVES)
     eps = float(np.finfo(float).eps)
     # One step length suits no function: the best of three decides.
     for h in (1e-3, 1e-5, 1e-7):
         moved = {
-            "x": [_values(base, trees.axpy(t * h, dx, x), y, w) for t in (-1, 1)],
-            "y": [_values(base, x, trees.axpy(t * h, dy, y), w) for t in (-1, 1)],
+            "x": [_values(work, trees.axpy(t * h, dx, x), y, flat_w) for t in (-1, 1)],
+            "y": [_values(work, x, trees.axpy(t * h, dy, y), flat_w) for t in (-1, 1)],
         }
         for i, (_, which, along) in enumerate(_DERIVATIVES):
-            below, above = (float(v[which]) for v in moved[along])
+            below, above = (v[which] for v in moved[along])
             change, (said, usual) = (above - below) / (2 * h), predicted[i]
             off = abs(change - said) - 100 * eps * max(abs(below), abs(above)) / h
             relative = off / max(abs(change), abs(said), usual, 1e-300)

@@ -13,10 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.linalg.blas import one_blas_thread
@@ -24,7 +22,8 @@ from bilevax.problem import BilevelProblem
 from bilevax.theory import Constants
 from bilevax.verdict import dense, iterative, precision
 from bilevax.verdict.dependence import quadratic_in_y
-from bilevax.verdict.scaled import scaled
+from bilevax.verdict.evaluation import Residuals, bends, residuals, slopes
+from bilevax.verdict.scaled import scaled, unscaled
 from bilevax.verdict.solution import PROBES, Solution
 
 PROVED, ESTIMATED = "proved", "estimated"
@@ -60,43 +59,6 @@ class BoundedGradient(NamedTuple):
     """A curvature of lower that occurs at y, near the smallest where the Hessian was factorized."""
 
 
-class _Residuals(NamedTuple):
-    ell: Array
-    f_x: PyTree
-    Jw: PyTree
-    psi: Array
-    phi: Array
-    g_y: Array
-
-
-@jax.jit
-def _residuals(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree) -> _Residuals:
-    ell, (f_x, f_y) = jax.value_and_grad(problem.upper, argnums=(0, 1))(x, z, problem.data)
-    lower = problem.linearize_lower(x, z)
-    flat = lambda tree: ravel_pytree(tree)[0]  # noqa: E731
-    Jw = lower.cross(w)
-    psi, phi = flat(trees.sub(f_x, Jw)), flat(trees.sub(f_y, lower.hvp(w)))
-    return _Residuals(ell, f_x, Jw, psi, phi, flat(problem.lower_grad(x, z)))
-
-
-@jax.jit
-def _slopes(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, along: Array) -> tuple[Array, Array, Array]:
-    """The derivatives of psi and phi in z along some directions, and J times these directions: squared norms."""
-    _, back = ravel_pytree(z)
-
-    def parts(z: PyTree) -> tuple[PyTree, PyTree]:
-        f_x, f_y = problem.upper_grads(x, z)
-        lower = problem.linearize_lower(x, z)
-        return trees.sub(f_x, lower.cross(w)), trees.sub(f_y, lower.hvp(w))
-
-    def one(direction: Array) -> tuple[Array, ...]:
-        d = back(direction)
-        d_psi, d_phi = jax.jvp(parts, (z,), (d,))[1]
-        return tuple(trees.inner(v, v) for v in (d_psi, d_phi, problem.lower_cross(x, z, d)))
-
-    return jax.lax.map(one, along)
-
-
 def bounded_gradient(
     problem: BilevelProblem,
     x: PyTree,
@@ -119,7 +81,7 @@ def bounded_gradient(
         m = trees.size(y)
         wanted = m <= ALWAYS_DENSE if factorize is None else factorize and m <= MOST_DENSE
         quadratic = quadratic_in_y(base, x, y)
-        work = scaled(base, jax.tree.map(jnp.ones_like, y))
+        work = unscaled(base, y)
         with one_blas_thread(), np.errstate(all="ignore"):  # a start may be as far away as numbers reach
             solution = (dense if wanted else iterative).solution(work, x, y, w, quadratic, seed)
             return _bounded(base, x, solution, quadratic, constants, seed)
@@ -138,7 +100,7 @@ def _proposed(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree | None) -
 class _Measured(NamedTuple):
     """Residuals with their rounding added, and the norms of what they depend on."""
 
-    at: _Residuals
+    at: Residuals
     g_y: float
     phi: float
     rounding: float
@@ -156,9 +118,9 @@ class _Measured(NamedTuple):
 
 
 def _measured(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, less: bool, seed: int) -> _Measured:
-    at = _residuals(work, x, z, w)
-    again = _residuals(*precision.shaken((work, x, z, w), seed))
-    noise = lambda a, b: precision.rounding(_norm(np.asarray(a) - np.asarray(b)), less)  # noqa: E731
+    at = residuals(work, x, z, w)
+    again = residuals(*precision.shaken((work, x, z, w), seed))
+    noise = lambda a, b: precision.rounding(_norm(a - b), less)  # noqa: E731
     return _Measured(
         at,
         _norm(at.g_y) + noise(at.g_y, again.g_y),
@@ -171,7 +133,7 @@ def _measured(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, less: bool,
 def slope_norms(work: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, along: np.ndarray) -> list[float]:
     """Frobenius norms of d psi, d phi and J from random rows, or of their products with what the rows went through."""
     sure = _SURE if len(along) == PROBES else _SURE_OF_ONE
-    return [sure * float(np.sqrt(np.mean(np.asarray(v)))) for v in _slopes(work, x, z, w, jnp.asarray(along))]
+    return [sure * float(np.sqrt(np.mean(v))) for v in slopes(work, x, z, w, along)]
 
 
 class _Bound(NamedTuple):
@@ -186,23 +148,24 @@ class _Bound(NamedTuple):
 def _bounded(
     base: BilevelProblem, x: PyTree, solution: Solution, quadratic: bool, constants: Constants | None, seed: int
 ) -> BoundedGradient:
-    stretch = lambda v: jax.tree.map(jnp.multiply, solution.scale, v)  # noqa: E731
+    stretch = lambda v: jax.tree.map(np.multiply, solution.scale, v)  # noqa: E731
     work, y, w = scaled(base, solution.scale), stretch(solution.z), stretch(solution.w)
     less = precision.works_in_less(base, x, y)
     measured = _measured(work, x, solution.z, solution.w, less, seed)
     bound = _bound(work, x, solution, measured, quadratic, seed)
     if constants is not None and not constants.estimated:
-        own = scaled(base, jax.tree.map(jnp.ones_like, y))
-        given = _bound_given(_measured(own, x, y, w, less, seed), constants, float(trees.norm(w)), solution.lowest)
+        given = _bound_given(
+            _measured(unscaled(base, y), x, y, w, less, seed), constants, float(trees.norm(w)), solution.lowest
+        )
         if given.refusal or given.error <= bound.error or bound.certified != PROVED:
             bound = given
     at, not_convex, refusal = measured.at, solution.not_convex, bound.refusal
-    if not refusal and not (np.isfinite(bound.error) and bool(trees.all_finite((at.ell, at.psi)))):
+    if not refusal and not (np.isfinite(bound.error) and bool(trees.all_finite((at.upper, at.psi)))):
         refusal = "a quantity of the audit is not finite"
     if refusal or not_convex:
         bound = bound._replace(error=np.inf, lower_error=np.inf, certified="")
     return BoundedGradient(
-        float(at.ell), trees.sub(at.f_x, at.Jw), y, w, bound.error, bound.lower_error, bound.certified,
+        float(at.upper[0]), trees.ravel_on_host(x)[1](at.psi), y, w, bound.error, bound.lower_error, bound.certified,
         bound.mu, bound.mu_source, not_convex, "" if not_convex else refusal, solution.products, solution.lowest,
     )  # fmt: skip
 
@@ -217,7 +180,7 @@ def _bound(
         d_psi, d_phi, J = slope_norms(work, x, solution.z, solution.w, solution.solved)
         through = d_psi * measured.g_y + J * (measured.phi + d_phi * measured.g_y) + measured.rounding
         error = min(error, through)
-    lower_error = delta * max(float(jnp.max(s)) for s in jax.tree.leaves(solution.scale))
+    lower_error = delta * max(float(np.max(s)) for s in jax.tree.leaves(solution.scale))
     if solution.refusal or solution.not_convex or quadratic:
         certified = PROVED if solution.proved else ESTIMATED
         return _Bound(error, lower_error, certified, solution.mu, solution.mu_source, solution.refusal)
@@ -248,23 +211,10 @@ def _bound_given(measured: _Measured, constants: Constants, w_size: float, lowes
 
 def _bend(work: BilevelProblem, x: PyTree, solution: Solution, seed: int) -> float:
     """How fast the Hessian changes with z: measured in random directions, as a norm over all of them."""
-    keys = jax.random.split(jax.random.key(seed + 1), 2)
-    m = trees.size(solution.z)
-    _, back = ravel_pytree(solution.z)
-    along = jax.random.normal(keys[0], (PROBES, m))
-    v = back(jax.random.normal(keys[1], (m,)))
-    return float(np.sqrt(np.max(np.asarray(_hessian_changes(work, x, solution.z, v, along)))))
-
-
-@jax.jit
-def _hessian_changes(problem: BilevelProblem, x: PyTree, z: PyTree, v: PyTree, along: Array) -> Array:
-    _, back = ravel_pytree(z)
-
-    def one(d: Array) -> Array:
-        change = jax.jvp(lambda z: problem.lower_hvp(x, z, v), (z,), (back(d),))[1]
-        return trees.inner(change, change)
-
-    return jax.lax.map(one, along)
+    rng, m = np.random.default_rng(seed + 1), trees.size(solution.z)
+    v = trees.drawn_like(solution.z, rng)
+    _, changes = bends(work, x, solution.z, v, rng.standard_normal((PROBES, m)))
+    return float(np.sqrt(np.max(changes)))
 
 
 def _norm(v: Any) -> float:

@@ -5,38 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.linalg.positive import Definiteness, definiteness
 from bilevax.problem import BilevelProblem
+from bilevax.verdict.evaluation import hessian, residuals, values
 from bilevax.verdict.solution import PROBES, Solution
 
 _NEWTON_STEPS = 100
 _SHORTEST = 2.0**-40
-
-
-@jax.jit
-def hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
-    """The whole Hessian in y, row by row."""
-    hvp = problem.linearize_lower(x, y).hvp
-    flat, back = ravel_pytree(y)
-    row = lambda unit: ravel_pytree(hvp(back(unit)))[0]  # noqa: E731
-    return jax.lax.map(row, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
-
-
-@jax.jit
-def _value_and_gradient(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Scalar, Array]:
-    return problem.lower_value(x, y), ravel_pytree(problem.lower_grad(x, y))[0]
-
-
-@jax.jit
-def _adjoint_residual(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Array:
-    return ravel_pytree(trees.sub(problem.upper_grads(x, y)[1], problem.lower_hvp(x, y, w)))[0]
 
 
 class _Factorized(NamedTuple):
@@ -53,7 +33,7 @@ class _Factorized(NamedTuple):
 
 
 def _factorize(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Factorized:
-    H = np.asarray(hessian(problem, x, y))
+    H = hessian(problem, x, y)
     ones = np.ones(len(H))
     if not np.all(np.isfinite(H)):
         return _Factorized(ones, Definiteness(0.0, None, np.nan, np.nan), "", np.nan)
@@ -81,13 +61,9 @@ def _words(H: np.ndarray, margin: float) -> str:
 
 def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:
     """Newton's method from `y` with factorizations kept as long as they serve, then the adjoint with the last one."""
-    flat, back = ravel_pytree(y)
-    ones = jax.tree.map(jnp.ones_like, y)
-    at, m = np.asarray(flat), flat.size
-
-    def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _value_and_gradient(problem, x, back(jnp.asarray(v)))
-        return float(value), np.asarray(slope)
+    at, back = trees.ravel_on_host(y)
+    ones, m = jax.tree.map(np.ones_like, y), at.size
+    evaluate = lambda v: values(problem, x, back(v))[1:]  # noqa: E731
 
     H, products, (value, g), fresh = _factorize(problem, x, y), m, evaluate(at), True
     first = np.linalg.norm(H.scale * g)
@@ -113,16 +89,16 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
         if (fresh or quadratic) and (not found or left == 0 or (small and left > 0.5 * size)):
             break
         if not quadratic and (not found or t < 1 or left > 0.01 * size):
-            H, products, fresh = _factorize(problem, x, back(jnp.asarray(at))), products + m, True
+            H, products, fresh = _factorize(problem, x, back(at)), products + m, True
         else:
             fresh = False
     if not quadratic and not fresh:
-        H, products = _factorize(problem, x, back(jnp.asarray(at))), products + m
+        H, products = _factorize(problem, x, back(at)), products + m
     if H.proof.factor is None:
         words = H.not_convex
         refusal = "" if words else "the second derivatives of lower are not finite"
-        return Solution(back(jnp.asarray(at)), w, ones, 0.0, "", H.lowest, products, False, None, words, refusal)
-    residual = lambda v: np.asarray(_adjoint_residual(problem, x, back(jnp.asarray(at)), back(jnp.asarray(v))))  # noqa: E731
+        return Solution(back(at), w, ones, 0.0, "", H.lowest, products, False, None, words, refusal)
+    residual = lambda v: residuals(problem, x, back(at), back(v)).phi  # noqa: E731
     w_flat = H.solve(residual(np.zeros(m)))
     for _ in range(3):  # refinement: each round gains what the factorization is worth
         r = residual(w_flat)
@@ -130,8 +106,8 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
         if not np.linalg.norm(H.scale * residual(better)) < 0.5 * np.linalg.norm(H.scale * r):
             break
         w_flat = better
-    scale = back(jnp.asarray(H.scale))
-    z, w = back(jnp.asarray(at / H.scale)), back(jnp.asarray(w_flat / H.scale))
+    scale = back(H.scale)
+    z, w = back(at / H.scale), back(w_flat / H.scale)
     lowest = min(_curvature(H), H.lowest)
     # Rounding moves the inverse little where it moves the smallest eigenvalue little.
     sound = H.proof.low > 0 and H.proof.margin <= 0.1 * H.proof.low

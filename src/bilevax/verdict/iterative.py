@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.hypergradient import lower_solution, product_limit
+from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.conjugate_gradient import (
     Coefficients,
     LinearSolution,
@@ -32,15 +33,15 @@ _RISK = 1e-3
 """The probability with which a random start may hide the smallest eigenvalue."""
 _MARGIN = 2.0
 
-_solve_lower = jax.jit(lower_solution)
+_solve_lower = brief_jit(lower_solution)
 
 
-@jax.jit
+@brief_jit
 def _first_products(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree) -> LinearSolution:
     return _adjoint(problem, x, z, w, _PATIENCE)
 
 
-@jax.jit
+@brief_jit
 def _all_products(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree) -> LinearSolution:
     return _adjoint(problem, x, z, w, product_limit(z))
 
@@ -50,21 +51,22 @@ def _adjoint(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, max_steps
     return solve_linear(problem.linearize_lower(x, z).hvp, f_y, w, max_steps=max_steps)
 
 
-@jax.jit
-def _diagonal(problem: BilevelProblem, x: PyTree, z: PyTree, key: Array) -> PyTree:
+@brief_jit
+def _diagonal(problem: BilevelProblem, x: PyTree, z: PyTree, signs: Array) -> PyTree:
     """Hutchinson's estimate: the mean of v * H v over random signs."""
     hvp = problem.linearize_lower(x, z).hvp
+    _, back = ravel_pytree(z)
 
     def add(i: Array, total: PyTree) -> PyTree:
-        v = jax.tree.map(jnp.sign, trees.random_like(z, jax.random.fold_in(key, i)))
+        v = back(signs[i])
         return trees.add(total, jax.tree.map(jnp.multiply, v, hvp(v)))
 
-    return trees.scale(1 / _DIAGONAL_PROBES, jax.lax.fori_loop(0, _DIAGONAL_PROBES, add, trees.zeros_like(z)))
+    return trees.scale(1 / len(signs), jax.lax.fori_loop(0, len(signs), add, trees.zeros_like(z)))
 
 
-@jax.jit
-def _probe(problem: BilevelProblem, x: PyTree, z: PyTree, key: Array) -> tuple[LinearSolution, Coefficients]:
-    b, limit = trees.random_like(z, key), product_limit(z)
+@brief_jit
+def _probe(problem: BilevelProblem, x: PyTree, z: PyTree, b: PyTree) -> tuple[LinearSolution, Coefficients]:
+    limit = product_limit(z)
     hvp = problem.linearize_lower(x, z).hvp
     return remembered(hvp, b, trees.zeros_like(z), tol=_PROBE_TOL, max_steps=limit, remember=limit)
 
@@ -90,7 +92,7 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
     Where that leaves at least half of theta it is taken, with its probability; otherwise half of theta, provided that
     the run has converged.
     """
-    run, memory = _probe(problem, x, z, jax.random.key(seed))
+    run, memory = _probe(problem, x, z, trees.drawn_like(z, np.random.default_rng(seed)))
     products = int(run.products)
     if not bool(run.positive):
         return LowestCurvature(0.0, 0.0, float(run.highest), "", products)
@@ -98,7 +100,7 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
     n, k = trees.size(z), products - 1
     hidden = (math.log(1.648 * math.sqrt(n) / _RISK) / (2 * k - 1)) ** 2
     sure = theta - hidden * (high - theta)
-    solved = np.asarray(ravel_pytree(run.w)[0])[None] if bool(run.reached) else None
+    solved = trees.ravel_on_host(run.w)[0][None] if bool(run.reached) else None
     if sure >= theta / _MARGIN:
         return LowestCurvature(sure, theta, high, f"estimated, with probability {1 - _RISK:.1%}", products, solved)
     if bool(run.reached):
@@ -110,17 +112,18 @@ def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -
 
 def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:
     """Newton's method with conjugate gradients for y, conjugate gradients for w, and a random probe for mu_g."""
-    ones = scale = jax.tree.map(jnp.ones_like, y)
+    ones = scale = jax.tree.map(np.ones_like, y)
     z, spent = _solve_lower(problem, x, y)
     adjoint = _first_products(problem, x, z, w)
     products = int(spent) + int(adjoint.products)
     if not bool(adjoint.reached) and bool(adjoint.positive):
-        diagonal = _diagonal(problem, x, z, jax.random.key(seed + 2))
-        values = np.concatenate([np.ravel(v) for v in jax.tree.leaves(diagonal)])
+        signs = np.random.default_rng(seed + 2).choice([-1.0, 1.0], (_DIAGONAL_PROBES, trees.size(z)))
+        diagonal = trees.on_host(_diagonal(problem, x, z, signs))
+        values, _ = trees.ravel_on_host(diagonal)
         if values.min() > 0 and values.max() > 10 * values.min():
-            scale = jax.tree.map(lambda d: 1 / jnp.sqrt(d), diagonal)
+            scale = jax.tree.map(lambda d: 1 / np.sqrt(d), diagonal)
             problem = scaled(problem, scale)
-            z, w = (jax.tree.map(jnp.divide, v, scale) for v in (z, adjoint.w))
+            z, w = (jax.tree.map(np.divide, trees.on_host(v), scale) for v in (z, adjoint.w))
             z, spent = _solve_lower(problem, x, z)
             products += int(spent)
         adjoint = _all_products(problem, x, z, w if scale is not ones else adjoint.w)
@@ -135,8 +138,7 @@ def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic
             f"no lower bound on the curvature of lower was found in {lowest.products} Hessian products (kappa is at "
             f"least {float(adjoint.highest) / lowest.ritz:.1e}); give bx.Constants(mu_g=..., L_g=...) or scale y"
         )
-    smallest = min(float(jnp.min(s)) for s in jax.tree.leaves(scale))
+    smallest = min(float(np.min(s)) for s in jax.tree.leaves(scale))
     occurs = lowest.ritz / smallest**2
-    return Solution(
-        z, adjoint.w, scale, lowest.mu, lowest.source, occurs, products, False, lowest.solved, not_convex, refusal
-    )
+    z, w = trees.on_host((z, adjoint.w))
+    return Solution(z, w, scale, lowest.mu, lowest.source, occurs, products, False, lowest.solved, not_convex, refusal)

@@ -31,8 +31,8 @@ def double() -> Iterator[None]:
 
 
 def in_double(tree: PyTree) -> PyTree:
-    """The coordinates of a tree in float64; inside `double()`."""
-    return trees.cast(trees.coordinates(tree), jnp.float64)
+    """The coordinates of a tree as numpy arrays of float64."""
+    return jax.tree.map(lambda v: np.asarray(v, np.float64), trees.coordinates(tree))
 
 
 def plain(problem: BilevelProblem) -> BilevelProblem:
@@ -74,7 +74,7 @@ def shaken(tree: PyTree, seed: int) -> PyTree:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             return leaf
         signs = rng.integers(0, 2, np.shape(leaf), dtype=np.int8)
-        return leaf * (1 + _SHAKE * (2.0 * signs - 1))
+        return np.asarray(leaf) * (1 + _SHAKE * (2.0 * signs - 1))
 
     return jax.tree.map(one, tree)
 

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.linalg.positive import definiteness
 from bilevax.problem import BilevelProblem
 from bilevax.theory import Constants
-from bilevax.verdict import dense, iterative, precision
+from bilevax.verdict import iterative, precision
 from bilevax.verdict.bounded_gradient import ALWAYS_DENSE, slope_norms
 from bilevax.verdict.dependence import quadratic_in_y
-from bilevax.verdict.scaled import scaled
+from bilevax.verdict.evaluation import bends, hessian
+from bilevax.verdict.scaled import unscaled
 from bilevax.verdict.solution import PROBES
 
 NEEDED = ("mu_g", "C_yx_g", "L_xy_f", "L_yy_f", "L_yx_g", "L_yy_g")
@@ -58,19 +56,6 @@ def gap_bound(
     return gap + lmo_error + diameter * error
 
 
-@jax.jit
-def _bends(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: Array) -> tuple[Array, Array]:
-    """How fast J w and H w change with y, along some directions: squared norms."""
-    _, back = ravel_pytree(y)
-
-    def one(d: Array) -> tuple[Array, ...]:
-        products = lambda y: (problem.lower_cross(x, y, w), problem.lower_hvp(x, y, w))  # noqa: E731
-        changes = jax.jvp(products, (y,), (back(d),))[1]
-        return tuple(trees.inner(v, v) for v in changes)
-
-    return jax.lax.map(one, along)
-
-
 def estimated_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTree]], seed: int = 3) -> Constants:
     """Every constant of the bound, measured in float64 at some points (x, y), each with a margin."""
     with precision.double(), np.errstate(all="ignore"):
@@ -84,9 +69,9 @@ def estimated_constants(problem: BilevelProblem, points: list[tuple[PyTree, PyTr
 def _constants_at(base: BilevelProblem, x: PyTree, y: PyTree, seed: int) -> Constants:
     rng, m = np.random.default_rng(seed), trees.size(y)
     quadratic = quadratic_in_y(base, x, y)
-    work = scaled(base, jax.tree.map(jnp.ones_like, y))
+    work = unscaled(base, y)
     if m <= ALWAYS_DENSE:
-        H = np.asarray(dense.hessian(work, x, y))
+        H = hessian(work, x, y)
         H = 0.5 * (H + H.T)
         low, high = definiteness(H).low, float(np.linalg.norm(H, 2))
     else:
@@ -98,10 +83,8 @@ def _constants_at(base: BilevelProblem, x: PyTree, y: PyTree, seed: int) -> Cons
     L_xy_f, L_yy_f, C = slope_norms(work, x, y, trees.zeros_like(y), along)
     L_yx_g = L_yy_g = 0.0
     if not quadratic:
-        w = ravel_pytree(y)[1](jnp.asarray(rng.standard_normal(m) / np.sqrt(m)))
-        L_yx_g, L_yy_g = (
-            _MARGIN * float(np.sqrt(np.mean(np.asarray(v)))) for v in _bends(work, x, y, w, jnp.asarray(along))
-        )
+        w = trees.scale(1 / np.sqrt(m), trees.drawn_like(y, rng))
+        L_yx_g, L_yy_g = (_MARGIN * float(np.sqrt(np.mean(v))) for v in bends(work, x, y, w, along))
     return Constants(
         low if low > 0 else np.nan, high, True, C_yx_g=C, L_xy_f=L_xy_f, L_yy_f=L_yy_f, L_yx_g=L_yx_g, L_yy_g=L_yy_g
     )

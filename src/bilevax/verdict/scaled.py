@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from bilevax.problem import BilevelProblem, Objective
@@ -39,3 +40,8 @@ def scaled(problem: BilevelProblem, scale: PyTree) -> BilevelProblem:
         return replace(problem, data=problem.data._replace(scale=scale))
     functions = (_Scaled(problem.upper), _Scaled(problem.lower))
     return BilevelProblem(*functions, problem.domain, data=ScaledData(problem.data, scale))
+
+
+def unscaled(problem: BilevelProblem, y: PyTree) -> BilevelProblem:
+    """The problem with a scale of ones, so that another scale compiles nothing again."""
+    return scaled(problem, jax.tree.map(np.ones_like, y))
