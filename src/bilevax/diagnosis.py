@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.estimation import (
@@ -22,6 +22,7 @@ from bilevax.estimation import (
     sampled_constants,
 )
 from bilevax.linalg.blas import one_blas_thread
+from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, oracle_checks
 from bilevax.theory import Constants
@@ -128,7 +129,7 @@ def _diagnosis(problem: BilevelProblem, x0: PyTree, y0: PyTree, key: Array) -> D
         return Diagnosis(findings)
     points = sample_points(problem, x, y, key, _POINTS)
     eps = _rounding(problem, x, y)
-    findings.append(_smoothness(problem, points, key))
+    findings.append(_smoothness(problem, points))
     constants = (estimate_constants if problem.host else _constants)(problem, x, y, key)
     spectra = [_spectrum(problem, *point, key) for point in points]
     findings.append(_convexity([*spectra, (float(constants.mu_g), float(constants.L_g))], eps))
@@ -197,19 +198,20 @@ def _set(problem: BilevelProblem, x: PyTree, key: Array) -> Finding:
     return Finding(name, OK, f"{domain!r}, diameter {float(width):.4g}{'' if exact else ' at most'}")
 
 
-_DERIVATIVES = {
-    "the gradient of upper in y": lambda problem, x, y, d: problem.upper_grads(x, y)[1],
-    "the gradient of lower in y": lambda problem, x, y, d: problem.lower_grad(x, y),
-    "the Hessian of lower in y": lambda problem, x, y, d: problem.lower_hvp(x, y, d),
-}
+_DERIVATIVES = ("the gradient of upper in y", "the gradient of lower in y", "the Hessian of lower in y")
 
 
-@functools.partial(jax.jit, static_argnames="name")
-def _changes(problem: BilevelProblem, x: PyTree, y: PyTree, d: PyTree, t: Array, name: str) -> tuple[Array, Scalar]:
-    """How much one derivative changes between neighbours of the points y + t d, and how large it is."""
-    derivative = lambda t: ravel_pytree(_DERIVATIVES[name](problem, x, trees.axpy(t, d, y), d))[0]  # noqa: E731
-    values = jax.lax.map(derivative, t)
-    return jnp.linalg.norm(jnp.diff(values, axis=0), axis=1), jnp.max(jnp.linalg.norm(values, axis=1))
+@brief_jit
+def _changes(problem: BilevelProblem, x: PyTree, y: PyTree, d: PyTree, t: Array) -> tuple[Array, Array]:
+    """How much each derivative changes between neighbours of the points y + t d, and how large it is."""
+
+    def derivatives(t: Array) -> list[Array]:
+        at = trees.axpy(t, d, y)
+        parts = (problem.upper_grads(x, at)[1], problem.lower_grad(x, at), problem.lower_hvp(x, at, d))
+        return [ravel_pytree(part)[0] for part in parts]
+
+    values = jnp.stack(jax.lax.map(derivatives, t))
+    return jnp.linalg.norm(jnp.diff(values, axis=1), axis=2), jnp.max(jnp.linalg.norm(values, axis=2), axis=1)
 
 
 def _rounding(problem: BilevelProblem, x: PyTree, y: PyTree) -> float:
@@ -219,19 +221,19 @@ def _rounding(problem: BilevelProblem, x: PyTree, y: PyTree) -> float:
     return float(np.finfo(np.float32 if less else trees.dtype(y)).eps)
 
 
-def _smoothness(problem: BilevelProblem, points: Points, key: Array) -> Finding:
+def _smoothness(problem: BilevelProblem, points: Points) -> Finding:
     """A derivative that jumps keeps its jump however finely the line around it is cut."""
     with double():
         base = plain(problem)
         for i, (x, y) in enumerate(in_double(points)):
-            d = trees.random_like(y, jax.random.fold_in(key, 100 + i))
+            d = trees.drawn_like(y, np.random.default_rng(100 + i))
             reach = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
-            for name in _DERIVATIVES:
+            for which, name in enumerate(_DERIVATIVES):
                 low, high, jumps = -reach, reach, []
                 for _ in range(_CUTS):
                     t = np.linspace(low, high, 17)
-                    sizes, scale = _changes(base, x, y, d, jnp.asarray(t), name)
-                    worst = int(jnp.argmax(sizes))
+                    sizes, scale = (np.asarray(v)[which] for v in _changes(base, x, y, d, t))
+                    worst = int(np.argmax(sizes))
                     low, high = t[worst], t[worst + 1]
                     jumps.append(float(sizes[worst]))
                 if jumps[-1] > 0.2 * jumps[-3] and jumps[-1] > 1e-3 * float(scale):
@@ -244,9 +246,9 @@ def _smoothness(problem: BilevelProblem, points: Points, key: Array) -> Finding:
     return Finding("smoothness", OK, f"no jump in first or second derivatives on {len(points)} lines")
 
 
-_constants = jax.jit(estimate_constants)
-_ends = jax.jit(functools.partial(lower_spectrum, max_products=_PRODUCTS))
-_f_y = jax.jit(lambda problem, x, y: trees.norm(problem.upper_grads(x, y)[1]))
+_constants = brief_jit(estimate_constants)
+_ends = brief_jit(functools.partial(lower_spectrum, max_products=_PRODUCTS))
+_f_y = brief_jit(lambda problem, x, y: trees.norm(problem.upper_grads(x, y)[1]))
 
 
 def _spectrum(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[float, float]:

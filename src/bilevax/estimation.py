@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax import trees
 from bilevax.hypergradient import exact_hypergradient
 from bilevax.linalg import lanczos
+from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem, LowerStructure
 from bilevax.sets import ConvexSet
 from bilevax.theory import Constants
@@ -132,7 +133,7 @@ def _next_sample(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> t
     return x, trees.axpy(0.1 * trees.norm(y) / trees.size(y) ** 0.5, trees.random_like(y, key), y)
 
 
-_compiled_next_sample = jax.jit(_next_sample)
+_compiled_next_sample = brief_jit(_next_sample)
 
 
 def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, count: int) -> list[tuple[PyTree, PyTree]]:
@@ -144,7 +145,7 @@ def sample_points(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array, cou
     return points
 
 
-@jax.jit
+@brief_jit
 def _cross_norm(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Scalar:
     """The norm of J(x, y), by twenty power steps on J^T J."""
 
@@ -158,7 +159,7 @@ def _cross_norm(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Sc
     return trees.norm(problem.lower_cross(x, y, w)) / jnp.where(trees.norm(w) > 0, trees.norm(w), 1)
 
 
-@jax.jit
+@brief_jit
 def _ratios(
     problem: BilevelProblem, a: tuple[PyTree, PyTree], b: tuple[PyTree, PyTree], key: Array
 ) -> dict[str, Scalar]:

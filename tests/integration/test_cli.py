@@ -64,6 +64,7 @@ def test_the_story_says_so_when_bilevax_does_not_win_or_does_not_converge(monkey
     assert outcome.row["how it ended"] == "steps used up"
 
 
+@pytest.mark.slow
 def test_the_papers_demo_draws_tables_pictures_and_runs(tmp_path, capsys):
     assert cli.main(["demo", "paper", "--out", str(tmp_path / "out"), "--steps", "50", "--size", "30"]) == 0
     printed = capsys.readouterr()

@@ -115,7 +115,9 @@ def single(problem, x):
     return replace(problem, x_like=None, y_like=None), x
 
 
-@pytest.mark.parametrize("name", ["Simplex", "L1Ball", "L2Ball", "Box"])
+@pytest.mark.parametrize(
+    "name", ["Simplex", "Box", *(pytest.param(name, marks=pytest.mark.slow) for name in ("L1Ball", "L2Ball"))]
+)
 def test_in_single_precision(name):
     with jax.numpy_dtype_promotion("standard"):
         assert sweep(name, 60, 50_000, single, tol_decades=3) >= 60 / 5

@@ -98,7 +98,15 @@ def test_the_readme_names_the_two_commands():
         assert f"make {command}" in text and f"\n{command}:" in targets
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+SLOW = {"03_feature_weights.py", "04_meta_learning.py"}
+"""Examples that compile twenty methods; what they show is tested on smaller problems too."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW)) for p in sorted((ROOT / "examples").glob("*.py"))],
+    ids=lambda path: path.name,
+)
 def test_examples_run_and_are_short(path, tmp_path):
     assert len(path.read_text().splitlines()) <= 100
     assert execute(path.read_text(), tmp_path, *QUICK.get(path.name, []))

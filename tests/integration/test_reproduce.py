@@ -212,6 +212,7 @@ def j_counts(job):
     return not job.folder.startswith("multitask") or job.method == multitask.DIVIDED
 
 
+@pytest.mark.slow
 def test_the_toy_as_printed(tmp_path):
     one = experiment("toy")
     text, _ = reproduce.reproduce([one], tmp_path, Options(repeats=2, variants=(PRINTED,)), progress=False)

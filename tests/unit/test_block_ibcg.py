@@ -55,7 +55,7 @@ def test_it_ends_where_accelerated_projection_does(kind):
     if kind == "weighted":
         (rows, A), (cols, B) = sides()
         problem = replace(problem, domain=replace(problem.domain, rows=rows, cols=cols))
-        truth = least_squares(A, B, 12000)
+        truth = least_squares(A, B, 3000)
     result = bx.solve(problem, bx.BlockIBCG(), *start, steps=600, every=20, tol=1e-8)
     assert result.status is bx.Status.CONVERGED, result.message
     audit = result.audit()

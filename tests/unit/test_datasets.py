@@ -500,6 +500,7 @@ def names(ratings):
     return ratings.row_ids[ratings.rows].tolist(), ratings.col_ids[ratings.cols].tolist()
 
 
+@pytest.mark.slow
 def test_real_book_crossing():
     text = plain(here("book-crossing")["ratings"]).decode("latin-1")
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=";", escapechar="\\"))[1:]

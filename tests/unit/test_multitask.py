@@ -240,9 +240,10 @@ def test_ibcg_reduces_the_true_objective():
     assert bool(known.problem.domain.contains(result.x))
 
 
-def test_learning_related_tasks_together_beats_ridge_regression():
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_learning_related_tasks_together_beats_ridge_regression(seeds):
     ratios = []
-    for seed in range(20):
+    for seed in range(seeds):
         tasks = planted(seed)
         known = multi_task(tasks, 30.0, eps=0.1)
         result = bx.solve(known.problem, bx.IBCG(constants=known.constants), steps=500)
@@ -253,7 +254,7 @@ def test_learning_related_tasks_together_beats_ridge_regression():
     alone, tuned = np.array(ratios).T
     assert alone.max() < 0.8
     # Eight validation samples per task can also mislead: one draw of the twenty is lost against tuned weights.
-    assert np.median(tuned) < 0.8 and np.sum(tuned < 1) >= 18
+    assert np.median(tuned) < 0.8 and np.sum(tuned < 1) >= 0.9 * seeds
 
 
 def test_other_data_of_the_same_shape_compile_nothing_again():

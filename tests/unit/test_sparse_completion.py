@@ -46,7 +46,7 @@ def both(split=False, **options):
 @pytest.mark.parametrize(
     ("name", "split", "options"),
     [
-        *((name, False, {}) for name in METHODS),
+        *(pytest.param(n, False, {}, marks=[] if n in ("IBCG", "SBFW exact") else pytest.mark.slow) for n in METHODS),
         ("IBCG", True, {}),
         ("IBCG", True, {"data_term": "mean"}),
         ("IBCG", False, {"regularizer": None}),
