@@ -128,7 +128,9 @@ def lower_solution(
     def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         y, g_y, size, _, k, products = carry
         hvp = problem.linearize_lower(x, y).hvp
-        solution = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=1e-3, max_steps=product_limit(y), host=host)
+        # As many digits as the steps before have gained: Newton doubles them, and no product is spent on more.
+        tol = jnp.clip(size / first, 1e-8, 1e-2).astype(size.dtype)
+        solution = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=tol, max_steps=product_limit(y), host=host)
         # Where curvature is not positive at once, the gradient is all that is known.
         known = trees.inner(solution.w, solution.w) > 0
         p = jax.tree.map(lambda u, v: jnp.where(known, u, v), solution.w, g_y)
@@ -162,7 +164,7 @@ def lower_solution(
         return y, g_y, jnp.where(accepted, new, size), accepted & (new > floor), k + 1, products
 
     g_y = problem.lower_grad(x, y)
-    size = trees.norm(g_y)
+    first = size = trees.norm(g_y)
     start = (y, g_y, size, jnp.isfinite(size) & (size > 0), jnp.asarray(0), jnp.zeros((), jnp.int32))
     y, *_, products = host_loops.loop_while(unfinished, newton, start, host=host)
     return y, products

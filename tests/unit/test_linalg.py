@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bilevax as bx
+from bilevax.linalg.conjugate_gradient import solve_linear
 from bilevax.linalg.lanczos import extreme_eigenvalues, top_eigenpair, top_singular_pair
+from bilevax.verdict.iterative import lowest_curvature
+from bilevax.verdict.scaled import unscaled
 
 KEY = jax.random.key(3)
 SIZES = [1, 2, 3, 10, 11, 12, 60]
@@ -207,3 +211,44 @@ def test_single_precision(n):
         pair = singular_pair(matrix)
         assert pair.value.dtype == pair.left.dtype == pair.error.dtype == jnp.float32
         np.testing.assert_allclose(pair.value, size, rtol=1e-5, err_msg=name)
+
+
+SPECTRA = {
+    "log-spaced": lambda n, kappa: np.geomspace(1 / kappa, 1, n),
+    "evenly spaced": lambda n, kappa: np.linspace(1 / kappa, 1, n),
+    "one far below": lambda n, kappa: np.r_[1 / kappa, np.linspace(0.5, 1, n - 1)],
+    "a cluster below": lambda n, kappa: np.r_[
+        np.linspace(1 / kappa, 1.01 / kappa, n // 2), np.linspace(0.1, 1, n // 2)
+    ],
+    "in tens": lambda n, kappa: np.repeat(np.geomspace(1 / kappa, 1, n // 10), 10),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_estimate_of_the_smallest_curvature_lies_below_it_and_near_it(name):
+    """With probability 99.9 %: all of these sixty do."""
+    for n, kappa in ((40, 10.0), (40, 1e3), (40, 1e8), (300, 10.0), (300, 1e3), (300, 1e5)):
+        spectrum = SPECTRA[name](n, kappa)
+        problem = bx.BilevelProblem(half_norm, weighted_norm, bx.Box(-1.0, 1.0), jnp.asarray(spectrum))
+        for seed in range(2):
+            found = lowest_curvature(unscaled(problem, np.zeros(n)), np.zeros(1), np.zeros(n), seed)
+            assert 0.4 / kappa < found.mu < spectrum.min() and "probability 99.9%" in found.source
+
+
+def half_norm(x, y, data):
+    return 0.5 * jnp.sum(y**2)
+
+
+def weighted_norm(x, y, spectrum):
+    return 0.5 * jnp.sum(spectrum * y**2) - x[0] * jnp.sum(y)
+
+
+def test_a_linear_solve_that_stopped_goes_on_as_if_it_had_not():
+    H = jnp.diag(jnp.geomspace(1e-3, 1.0, 60))
+    b = jax.random.normal(jax.random.key(0), (60,))
+    whole = solve_linear(lambda v: H @ v, b, jnp.zeros(60))
+    part = solve_linear(lambda v: H @ v, b, jnp.zeros(60), max_steps=50)
+    rest = solve_linear(lambda v: H @ v, b, part.w, direction=part.direction)
+    again = solve_linear(lambda v: H @ v, b, part.w)
+    assert not part.reached and rest.reached
+    assert int(part.products + rest.products) <= int(whole.products) + 6 < int(part.products + again.products)

@@ -33,6 +33,8 @@ class LinearSolution(NamedTuple):
     lowest: Scalar
     highest: Scalar
     """The least and the largest curvature along a direction: both lie inside the spectrum."""
+    direction: PyTree = None
+    """The next direction, with which `solve_linear` goes on as if it had not stopped."""
 
 
 class Coefficients(NamedTuple):
@@ -68,9 +70,13 @@ def remembered(
     tol: Scalar | float,
     max_steps: Int[Array, ""] | int,
     remember: int,
+    direction: Callable[[PyTree], PyTree] = lambda r: r,
     host: bool = False,
 ) -> tuple[LinearSolution, Coefficients]:
-    """`conjugate_gradient` with the coefficients of its first `remember` steps, for `ritz_values`."""
+    """`conjugate_gradient` with the coefficients of its first `remember` steps, for `ritz_values`.
+
+    `direction` makes the first direction from the first residual.
+    """
     dtype = trees.dtype(b)
     eps = jnp.finfo(dtype).eps
     small = jnp.asarray(tol, dtype) * trees.norm(b)
@@ -101,10 +107,10 @@ def remembered(
         return w, r, trees.axpy(ratio, p, r), new, lowest, highest, positive, k + 1, memory
 
     memory = Coefficients(*(jnp.zeros(remember, dtype) for _ in range(2)))
-    start = (w, r, r, trees.inner(r, r), most, zero, jnp.asarray(True), none, memory)
-    w, _, _, rr, lowest, highest, positive, k, memory = host_loops.loop_while(unfinished, step, start, host=host)
+    start = (w, r, direction(r), trees.inner(r, r), most, zero, jnp.asarray(True), none, memory)
+    w, _, p, rr, lowest, highest, positive, k, memory = host_loops.loop_while(unfinished, step, start, host=host)
     reached = positive & ~left(w, rr, highest) & jnp.isfinite(rr)
-    return LinearSolution(w, jnp.sqrt(rr), k + 1, reached, positive, lowest, highest), memory
+    return LinearSolution(w, jnp.sqrt(rr), k + 1, reached, positive, lowest, highest, p), memory
 
 
 def solve_linear(
@@ -113,12 +119,14 @@ def solve_linear(
     w: PyTree,
     *,
     tol: Scalar | float = 0.0,
-    max_steps: int = 20_000,
+    max_steps: Int[Array, ""] | int = 20_000,
+    direction: PyTree = None,
     host: bool = False,
 ) -> LinearSolution:
     """`H w = b` with its true residual: restarted from there until that one is small enough or no longer falls.
 
-    `tol=0` asks for rounding: a true residual of at most 8 eps (|H| |w| + |b|).
+    `tol=0` asks for rounding: a true residual of at most 8 eps (|H| |w| + |b|). `w` and `direction` of a solution that
+    stopped early continue it; a direction of zeros does nothing.
     """
     eps, size = jnp.finfo(trees.dtype(b)).eps, trees.norm(b)
 
@@ -128,22 +136,30 @@ def solve_linear(
 
     def again(carry: tuple[LinearSolution, Any, Any]) -> tuple[LinearSolution, Any, Any]:
         before, cycle, _ = carry
-        run = conjugate_gradient(hvp, b, before.w, tol=tol, max_steps=max_steps - before.products, host=host)
+        steps = max_steps - before.products
+        onward = lambda r: r if direction is None else _either(resumes & (cycle == 0), direction, r)  # noqa: E731
+        run, _ = remembered(hvp, b, before.w, tol=tol, max_steps=steps, direction=onward, host=host, remember=0)
         residual = trees.norm(trees.sub(b, hvp(run.w)))
         highest = jnp.maximum(before.highest, run.highest)
         reached = residual <= jnp.maximum(tol * size, 8 * eps * (highest * trees.norm(run.w) + size))
         better = ~(residual > 0.5 * before.residual)  # NaN stays as it is and is seen by its residual
         keep = residual <= before.residual
-        w = jax.tree.map(lambda new, old: jnp.where(keep, new, old), run.w, before.w)
+        w = _either(keep, run.w, before.w)
         solution = LinearSolution(
             w, jnp.minimum(residual, before.residual), before.products + run.products + 1,
             reached & run.positive, before.positive & run.positive, jnp.minimum(before.lowest, run.lowest), highest,
+            run.direction,
         )  # fmt: skip
         return solution, cycle + 1, better
 
     no, infinite = jnp.asarray(False), jnp.full((), jnp.inf, trees.dtype(b))
-    nothing = LinearSolution(w, infinite, jnp.zeros((), jnp.int32), no, ~no, infinite, jnp.zeros_like(infinite))
+    nothing = LinearSolution(w, infinite, jnp.zeros((), jnp.int32), no, ~no, infinite, jnp.zeros_like(infinite), w)
+    resumes = no if direction is None else trees.inner(direction, direction) > 0
     return host_loops.loop_while(unfinished, again, (nothing, jnp.zeros((), jnp.int32), ~no), host=host)[0]
+
+
+def _either(first: Array, a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)
 
 
 def ritz_values(solution: LinearSolution, memory: Coefficients) -> tuple[float, float]:
@@ -154,3 +170,14 @@ def ritz_values(solution: LinearSolution, memory: Coefficients) -> tuple[float, 
     beside = np.sqrt(ratios[:-1]) / lengths[:-1]
     ends = lambda i: scipy.linalg.eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(i, i))[0]  # noqa: E731
     return float(ends(0)), float(ends(k - 1))
+
+
+def residual_polynomial(solution: LinearSolution, memory: Coefficients, values: np.ndarray) -> np.ndarray:
+    """p at some values, where p(H) takes the first residual of a run to its last. Not inside compiled code."""
+    k = min(int(solution.products) - 1, len(memory.lengths))
+    lengths, ratios = (np.asarray(v, np.float64)[:k] for v in memory)
+    r = p = np.ones_like(values)
+    for length, ratio in zip(lengths, ratios, strict=True):
+        r = r - length * values * p
+        p = r + ratio * p
+    return r

@@ -115,7 +115,7 @@ class RAHGD(eqx.Module):
         moved = trees.sub(x_next, x)
         travelled = state.travelled + trees.inner(moved, moved)
         bound = state.bound if self.bound is not None else jnp.where(k == 0, 100 * xi * trees.norm(F), state.bound)
-        if self.epoch is None:
+        if self.epoch is None or state.epoch is None:
             B = bound * jnp.maximum(jnp.asarray(0.5, dtype) ** state.restarts.astype(dtype), 1e-3)
             restart = ((t + 1) * travelled > B**2) | (trees.inner(F, moved) > 0)
             epoch, ended = None, jnp.asarray(False)

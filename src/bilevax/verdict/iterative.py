@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ from bilevax.linalg.conjugate_gradient import (
     Coefficients,
     LinearSolution,
     remembered,
+    residual_polynomial,
     ritz_values,
     solve_linear,
 )
@@ -28,27 +28,27 @@ from bilevax.verdict.solution import Solution
 _PATIENCE = 300
 """Products after which a diagonal is worth its own."""
 _DIAGONAL_PROBES = 32
-_PROBE_TOL = 1e-10
+_PROBE_TOL = 3e-7
 _RISK = 1e-3
-"""The probability with which a random start may hide the smallest eigenvalue."""
-_MARGIN = 2.0
+"""The probability with which a random right-hand side may hide the smallest eigenvalue."""
 
 _solve_lower = brief_jit(lower_solution)
 
 
 @brief_jit
-def _first_products(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree) -> LinearSolution:
-    return _adjoint(problem, x, z, w, _PATIENCE)
+def _adjoint(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, limit: Array) -> LinearSolution:
+    f_y = problem.upper_grads(x, z)[1]
+    return solve_linear(problem.linearize_lower(x, z).hvp, f_y, w, max_steps=limit)
 
 
 @brief_jit
-def _all_products(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree) -> LinearSolution:
-    return _adjoint(problem, x, z, w, product_limit(z))
-
-
-def _adjoint(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, max_steps: int) -> LinearSolution:
-    f_y = problem.upper_grads(x, z)[1]
-    return solve_linear(problem.linearize_lower(x, z).hvp, f_y, w, max_steps=max_steps)
+def _newton_step(
+    problem: BilevelProblem, x: PyTree, z: PyTree, step: PyTree, direction: PyTree, limit: Array
+) -> tuple[PyTree, LinearSolution]:
+    """z less the step of Newton's method, which minimises a quadratic function; `step` and `direction` begin it."""
+    hvp = problem.linearize_lower(x, z).hvp
+    solution = solve_linear(hvp, problem.lower_grad(x, z), step, direction=direction, max_steps=limit)
+    return trees.sub(z, solution.w), solution
 
 
 @brief_jit
@@ -85,51 +85,78 @@ class LowestCurvature(NamedTuple):
 
 
 def lowest_curvature(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -> LowestCurvature:
-    """From the Ritz values of conjugate gradients with a random right-hand side.
+    """From conjugate gradients with a random right-hand side b, Gaussian and of unit variance.
 
-    The smallest Ritz value theta after k products from a random start exceeds the smallest of n eigenvalues by more
-    than s (L - mu) with probability at most 1.648 sqrt(n) exp(-sqrt(s) (2k - 1)) (Kuczynski and Wozniakowski, 1992).
-    Where that leaves at least half of theta it is taken, with its probability; otherwise half of theta, provided that
-    the run has converged.
+    After k steps the residual is p(H) b, where the polynomial p is known: it falls from p(0) = 1 to its first zero, the
+    smallest Ritz value. If the smallest eigenvalue is mu and b has the component c in its direction, |c| p(mu) <= |r|.
+    As |c| < t has probability below t, every mu with p(mu) > |r| / t is excluded, up to that probability.
     """
     run, memory = _probe(problem, x, z, trees.drawn_like(z, np.random.default_rng(seed)))
     products = int(run.products)
     if not bool(run.positive):
         return LowestCurvature(0.0, 0.0, float(run.highest), "", products)
     theta, high = ritz_values(run, memory)
-    n, k = trees.size(z), products - 1
-    hidden = (math.log(1.648 * math.sqrt(n) / _RISK) / (2 * k - 1)) ** 2
-    sure = theta - hidden * (high - theta)
-    solved = trees.ravel_on_host(run.w)[0][None] if bool(run.reached) else None
-    if sure >= theta / _MARGIN:
-        return LowestCurvature(sure, theta, high, f"estimated, with probability {1 - _RISK:.1%}", products, solved)
-    if bool(run.reached):
-        return LowestCurvature(
-            theta / _MARGIN, theta, high, "estimated: half of the smallest Ritz value", products, solved
-        )
-    return LowestCurvature(0.0, theta, high, "", products)
+    shares = np.geomspace(1e-4, 1, 200)
+    residuals = residual_polynomial(run, memory, shares * theta)
+    possible = np.nonzero(~(residuals > float(run.residual) / _RISK))[0]
+    excluded = shares[possible[0] - 1] if possible.size and possible[0] > 0 else 0.0
+    solved = _flat(run.w)[None] if bool(run.reached) else None
+    source = f"estimated, with probability {1 - _RISK:.1%}" if excluded else ""
+    return LowestCurvature(excluded * theta, theta, high, source, products, solved)
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    return trees.ravel_on_host(tree)[0]
+
+
+class _Scaled(NamedTuple):
+    problem: BilevelProblem
+    scale: PyTree
+    products: int
+
+
+def _scaled_by_diagonal(problem: BilevelProblem, x: PyTree, z: PyTree, seed: int) -> _Scaled:
+    """The problem scaled by an estimate of the diagonal of H, where its entries differ enough for that to help.
+
+    Two halves of the probes have to agree on how they differ: else they differ by the noise of the estimate.
+    """
+    signs = np.random.default_rng(seed + 2).choice([-1.0, 1.0], (2, _DIAGONAL_PROBES // 2, trees.size(z)))
+    halves = [trees.on_host(_diagonal(problem, x, z, half)) for half in signs]
+    logs = np.log(np.maximum([_flat(half) for half in halves], 1e-300))
+    diagonal = trees.scale(0.5, trees.add(*halves))
+    agree = np.ptp(logs) > np.log(10) and np.corrcoef(logs)[0, 1] > 0.8 and np.all(_flat(diagonal) > 0)
+    scale = jax.tree.map(lambda d: 1 / np.sqrt(d) if agree else np.ones_like(d), diagonal)
+    return _Scaled(scaled(problem, scale), scale, _DIAGONAL_PROBES)
 
 
 def solution(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, quadratic: bool, seed: int) -> Solution:
     """Newton's method with conjugate gradients for y, conjugate gradients for w, and a random probe for mu_g."""
-    ones = scale = jax.tree.map(np.ones_like, y)
-    z, spent = _solve_lower(problem, x, y)
-    adjoint = _first_products(problem, x, z, w)
-    products = int(spent) + int(adjoint.products)
-    if not bool(adjoint.reached) and bool(adjoint.positive):
-        signs = np.random.default_rng(seed + 2).choice([-1.0, 1.0], (_DIAGONAL_PROBES, trees.size(z)))
-        diagonal = trees.on_host(_diagonal(problem, x, z, signs))
-        values, _ = trees.ravel_on_host(diagonal)
-        if values.min() > 0 and values.max() > 10 * values.min():
-            scale = jax.tree.map(lambda d: 1 / np.sqrt(d), diagonal)
-            problem = scaled(problem, scale)
-            z, w = (jax.tree.map(np.divide, trees.on_host(v), scale) for v in (z, adjoint.w))
+    scale, most = jax.tree.map(np.ones_like, y), np.int32(product_limit(y))
+    if quadratic:
+        none = trees.zeros_like(y)
+        z, step = _newton_step(problem, x, y, none, none, np.int32(_PATIENCE))
+        products, slow = int(step.products), not bool(step.reached) and bool(step.positive)
+    else:
+        z, spent = _solve_lower(problem, x, y)
+        first = _adjoint(problem, x, z, w, np.int32(_PATIENCE))
+        w, products = first.w, int(spent) + int(first.products)
+        slow = not bool(first.reached) and bool(first.positive)
+    if slow:
+        problem, scale, spent = _scaled_by_diagonal(problem, x, z, seed)
+        products += spent
+        in_z = lambda v: jax.tree.map(np.divide, trees.on_host(v), scale)  # noqa: E731
+        z, w = in_z(z), in_z(w)
+        if quadratic:
+            # In other variables the direction is no longer conjugate to those before it.
+            onward = trees.on_host(step.direction) if np.all(_flat(scale) == 1) else none
+            z, step = _newton_step(problem, x, in_z(y), in_z(step.w), onward, most)
+            products += int(step.products)
+        else:
             z, spent = _solve_lower(problem, x, z)
             products += int(spent)
-        adjoint = _all_products(problem, x, z, w if scale is not ones else adjoint.w)
-        products += _DIAGONAL_PROBES + int(adjoint.products)
+    adjoint = _adjoint(problem, x, z, w, most)
     lowest = lowest_curvature(problem, x, z, seed)
-    products += lowest.products
+    products += int(adjoint.products) + lowest.products
     not_convex = refusal = ""
     if not bool(adjoint.positive) or (lowest.source == "" and lowest.ritz == 0):
         not_convex = "lower is not strongly convex in y: conjugate gradients met a direction without positive curvature"
