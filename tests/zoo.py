@@ -18,6 +18,7 @@ from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import random_quadratic
 from bilevax.sets.sampled import Sampled, Term
 from bilevax.solvers.pieces import defaults
+from bilevax.solvers.pieces.x_step import moves_both_ways
 from bilevax.solvers.protocol import kernels
 
 POINTS = np.random.default_rng(3).standard_normal((7, 4))
@@ -82,7 +83,7 @@ SOLVERS = {
     "StochasticIBCG": bx.StochasticIBCG(),
     "BlockIBCG": bx.BlockIBCG(lower_steps=4),
 }
-SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if getattr(s, "x_step", "fw") != "fw"}
+SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if moves_both_ways(s)}
 STEP = {type(solver).__name__: "xi" for solver in SOLVERS.values()}
 STEP |= {"BlockIBCG": None}  # it finds the step by itself
 STEP |= {"IBCG": "gamma", "StochasticIBCG": "gamma", "SBFW": "eta", "TTSA": "alpha", "BSA": "alpha", "ABA": "beta"}

@@ -10,6 +10,7 @@ import zoo
 
 import bilevax as bx
 from bilevax.solvers import COUNTS
+from bilevax.solvers.pieces.x_step import moves_both_ways
 
 KEY = jax.random.key(3)
 CONSTANTS = bx.Constants(1.0, 4.0, L_yy_f=1.0)
@@ -85,7 +86,7 @@ ONE_GRADIENT = {"FSLA", "F2SA", "F3SA"}
 BOTH_WAYS = [
     (name, x_step)
     for name, (solver, _) in zoo.COSTS.items()
-    for x_step in (("project", "fw") if hasattr(solver, "x_step") else (None,))
+    for x_step in (("project", "fw") if moves_both_ways(solver) else (None,))
 ]
 
 

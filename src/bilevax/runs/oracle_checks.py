@@ -13,6 +13,7 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs.checks import NUMPY_INSIDE
 from bilevax.sets import ConvexSet, UserSet
+from bilevax.solvers.pieces.x_step import moves_both_ways
 
 
 def check_oracle(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
@@ -77,7 +78,7 @@ def check_projection(problem: BilevelProblem, x: PyTree, solver: Any) -> None:
 
 def _instead(solver: Any, x_step: str) -> str:
     """What moves x the other way."""
-    if hasattr(solver, "x_step"):
+    if moves_both_ways(solver):
         return f'bx.{type(solver).__name__}(x_step="{x_step}")'
     return "a projected method such as bx.AIDBiO()" if x_step == "project" else "linear minimization, as bx.IBCG() does"
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bilevax import solvers
 from bilevax.solvers import Solver
+from bilevax.solvers.pieces.x_step import moves_both_ways
 
 DASH = "–"
 MOVES = {"lmo": "lmo", "project": "projection", "low rank": "low-rank projection"}
@@ -60,7 +61,7 @@ class Method:
 
 def moved(solver: Any) -> list[Any]:
     """The solver with each way it can move x."""
-    return [replace(solver, x_step=way) for way in ("project", "fw")] if hasattr(solver, "x_step") else [solver]
+    return [replace(solver, x_step=way) for way in ("project", "fw")] if moves_both_ways(solver) else [solver]
 
 
 METHODS: dict[str, Method] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,6 +19,11 @@ X_STEPS = {"project": "project", "fw": "lmo"}
 
 oracle_of_x_step = property(lambda solver: X_STEPS[solver.x_step], doc="The oracle of the set that moves x.")
 """For the methods that can do both."""
+
+
+def moves_both_ways(solver: Any) -> bool:
+    """Whether `x_step` is an option of the method."""
+    return "x_step" in {field.name for field in fields(solver)}
 
 
 def check_x_step(solver: Any, xi: Schedule | None) -> None:
