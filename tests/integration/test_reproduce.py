@@ -247,7 +247,10 @@ def test_a_claim_of_speed_compares_two_methods_where_both_have_rows():
 @HAS_DATA
 @pytest.mark.parametrize(
     "name",
-    ["completion-100k", "sweep-eta", "multitask-libsvm", pytest.param("multitask-nlsy", marks=pytest.mark.slow)],
+    [
+        "completion-100k",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("sweep-eta", "multitask-libsvm", "multitask-nlsy")),
+    ],
 )
 def test_experiments_on_real_data_at_their_quick_size(name, tmp_path):
     text, missing = reproduce.reproduce([experiment(name)], tmp_path, SMALL, progress=False)

@@ -48,9 +48,12 @@ def test_hypergradient_agrees_with_finite_differences():
     problem = logistic_problem()
     x = jnp.array([-1.0, 0.2, -2.0, 0.5])
 
+    lower_value = jax.jit(lambda x, y: problem.lower_value(x, y))
+    lower_grad = jax.jit(lambda x, y: problem.lower_grad(x, y))
+
     def ell(x):
-        value = lambda y: float(problem.lower_value(jnp.asarray(x), jnp.asarray(y)))  # noqa: E731
-        slope = lambda y: np.asarray(problem.lower_grad(jnp.asarray(x), jnp.asarray(y)))  # noqa: E731
+        value = lambda y: float(lower_value(x, y))  # noqa: E731
+        slope = lambda y: np.asarray(lower_grad(x, y))  # noqa: E731
         y = scipy.optimize.minimize(value, np.zeros(4), jac=slope, tol=1e-14, options={"gtol": 1e-13}).x
         y = scipy.optimize.root(slope, y, tol=1e-14).x
         return float(problem.upper_value(jnp.asarray(x), jnp.asarray(y)))

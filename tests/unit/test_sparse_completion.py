@@ -47,9 +47,9 @@ def both(split=False, **options):
     ("name", "split", "options"),
     [
         *(pytest.param(n, False, {}, marks=[] if n in ("IBCG", "SBFW exact") else pytest.mark.slow) for n in METHODS),
-        ("IBCG", True, {}),
         ("IBCG", True, {"data_term": "mean"}),
-        ("IBCG", False, {"regularizer": None}),
+        pytest.param("IBCG", True, {}, marks=pytest.mark.slow),
+        pytest.param("IBCG", False, {"regularizer": None}, marks=pytest.mark.slow),
     ],
 )
 def test_every_lmo_method_has_the_iterates_of_the_dense_problem(name, split, options):

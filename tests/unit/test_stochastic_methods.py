@@ -311,7 +311,12 @@ def mean_error(solver, sampler, domain, project, steps=1000):
     return np.mean([ell(x) - ell(best) for x in ends]) / -ell(best)
 
 
-@pytest.mark.parametrize("method", [SOBA, MASOBA, FSLA, SUSTAIN, BSA, StocBiO, StochasticIBCG], ids=name_of)
+@pytest.mark.parametrize(
+    "method",
+    # Neumann series with random lengths take seconds to run.
+    [SOBA, MASOBA, FSLA, *(pytest.param(m, marks=pytest.mark.slow) for m in (SUSTAIN, BSA)), StocBiO, StochasticIBCG],
+    ids=name_of,
+)
 def test_noise_floor_of_constant_steps_falls_with_the_batch(method):
     steps, (domain, project) = TUNED[method]
     solver = method(**steps, constants=BATCHED)
