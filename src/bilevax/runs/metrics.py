@@ -26,7 +26,10 @@ def measure_row(problem: BilevelProblem, state: Any, y: PyTree, w: PyTree) -> Ro
     """f(x_k, y_k), which can lie below the optimum while y lags, the lower gradient that tells by how much, and the
     residuals of the estimates; NaN where there are none."""
     measure = _measured if problem.structure.kernels.on_host else _compiled_measured
-    y, w = (None, None) if y is None or w is None else (y, w)
+    if y is None or w is None:
+        y = w = None
+    elif y is state.y:
+        y = None  # the products at one point are computed once
     upper, lower_grad_norm, residuals = measure(problem, trees.coordinates(state.x), state.y, y, w)
     row = RowResiduals(*([np.nan] * 4 if residuals is None else map(float, residuals)))
     return RowMeasures(float(upper), float(lower_grad_norm), row)
@@ -36,9 +39,10 @@ def _measured(problem: BilevelProblem, x: PyTree, tracked: PyTree, y: PyTree, w:
     upper, lower_grad_norm = problem.upper_value(x, tracked), trees.norm(problem.lower_grad(x, tracked))
     if w is None:
         return upper, lower_grad_norm, None
+    own_norm = lower_grad_norm if y is None else trees.norm(problem.lower_grad(x, y))
+    y = tracked if y is None else y
     phi = trees.sub(problem.lower_hvp(x, y, w), problem.upper_grads(x, y)[1])
-    norms = (trees.norm(problem.lower_grad(x, y)), trees.norm(phi), trees.norm(y), trees.norm(w))
-    return upper, lower_grad_norm, norms
+    return upper, lower_grad_norm, (own_norm, trees.norm(phi), trees.norm(y), trees.norm(w))
 
 
 _compiled_measured = brief_jit(_measured)
