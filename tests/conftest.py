@@ -31,6 +31,8 @@ for name, value in {
     "jax_compilation_cache_dir": str(COMPILED),
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
+    # Where in the source an operation comes from: an eighth of the time of a test, and nobody reads it.
+    "jax_traceback_in_locations_limit": 0,
 }.items():
     jax.config.update(name, value)
 

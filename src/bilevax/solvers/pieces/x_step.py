@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ oracle_of_x_step = property(lambda solver: X_STEPS[solver.x_step], doc="The orac
 
 def moves_both_ways(solver: Any) -> bool:
     """Whether `x_step` is an option of the method."""
-    return "x_step" in {field.name for field in fields(solver)}
+    return is_dataclass(solver) and "x_step" in {field.name for field in fields(solver)}
 
 
 def check_x_step(solver: Any, xi: Schedule | None) -> None:
