@@ -259,3 +259,13 @@ def test_repr_shows_what_was_given():
     assert repr(bx.GroupL2Ball({"a": np.array([0, 1]), "b": np.array(2)})) == "GroupL2Ball(3 groups, radius=1)"
     assert repr(bx.Birkhoff()) == "Birkhoff()"
     assert repr(bx.Polytope([[1, 1]], [1], lower=0)) == "Polytope(2 coordinates, 1 inequalities, 0 equalities)"
+
+
+def test_known_numbers_of_a_set_are_checked_inside_a_trace():
+    """Projected methods ask for the shape of a projection; the set's own numbers are concrete arrays then."""
+    domain = trees.cast(bx.KSparse(2, 0.8), jnp.float64)
+    assert jax.eval_shape(domain.project, jnp.ones(5)).shape == (5,)
+    problem = bx.BilevelProblem(
+        lambda x, y, _: jnp.sum((y - 1) ** 2), lambda x, y, _: jnp.sum((y - x) ** 2), bx.KSparse(2, 0.8)
+    )
+    assert bx.solve(problem, bx.AIDBiO(), jnp.zeros(5), jnp.zeros(5), steps=200, tol=1e-6).success

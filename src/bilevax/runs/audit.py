@@ -116,9 +116,11 @@ def audit(
         gap, gap_error, certain = _gap(domain, x, at, true.gradient, true.error)
         size = float(trees.norm(true.gradient))
         certified = true.certified if certain or not true.certified else "estimated"
+        # What is handed out is rounded to the precision of the run.
+        lower_error = true.lower_error + float(np.finfo(kind).eps) * float(trees.norm(true.y))
         gradient, y, v = trees.cast((true.gradient, true.y, true.v), kind)
     return Audit(
-        true.ell, gap, gap_error, size, true.error, gradient, y, v, true.lower_error, certified,
+        true.ell, gap, gap_error, size, true.error, gradient, y, v, lower_error, certified,
         true.mu, true.mu_source, true.not_convex, true.refusal, true.products, domain, at,
     )  # fmt: skip
 

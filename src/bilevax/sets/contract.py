@@ -64,10 +64,11 @@ class LowRankStep(NamedTuple):
 def check_positive(owner: Any, name: str) -> None:
     """Refuse a parameter that is not a positive finite number."""
     value = getattr(owner, name)
-    if is_concrete(value) and not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
-        raise ValueError(
-            f"{type(owner).__name__}: {name} must be one positive finite number, got {np.asarray(value).tolist()}."
-        )
+    if not is_concrete(value):
+        return
+    value = np.asarray(value)  # inside a trace, JAX would trace the comparison of a known number too
+    if not (value.ndim == 0 and np.isfinite(value) and value > 0):
+        raise ValueError(f"{type(owner).__name__}: {name} must be one positive finite number, got {value.tolist()}.")
 
 
 def flat(tree: PyTree) -> tuple[Array, Any]:
