@@ -76,6 +76,7 @@ from bilevax.solvers import AIDBiO as AIDBiO
 from bilevax.solvers import AmIGO as AmIGO
 from bilevax.solvers import BlockIBCG as BlockIBCG
 from bilevax.solvers import ITDBiO as ITDBiO
+from bilevax.solvers import ProjectedIBCG as ProjectedIBCG
 from bilevax.solvers import StocBiO as StocBiO
 from bilevax.solvers import StochasticIBCG as StochasticIBCG
 from bilevax.solvers.auto import auto as auto

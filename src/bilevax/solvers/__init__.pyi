@@ -13,6 +13,7 @@ from bilevax.solvers.ibcg import IBCG as IBCG
 from bilevax.solvers.itd_bio import ITDBiO as ITDBiO
 from bilevax.solvers.masoba import MASOBA as MASOBA
 from bilevax.solvers.pbgd import PBGD as PBGD
+from bilevax.solvers.projected_ibcg import ProjectedIBCG as ProjectedIBCG
 from bilevax.solvers.protocol import COUNTS as COUNTS
 from bilevax.solvers.protocol import Counts as Counts
 from bilevax.solvers.protocol import Info as Info
