@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -33,6 +33,8 @@ class CappedSimplex(ConvexSet):
     >>> some.lmo(direction, some.start(direction))[0].tolist()
     [0.0, 1.0, 0.5]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     total: Scalar | float = eqx.field(converter=as_leaf)
     cap: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
@@ -163,6 +165,8 @@ class KSparse(ConvexSet):
     >>> pair.lmo(direction, pair.start(direction))[0].tolist()
     [-1.0, 0.0, 1.0]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     k: int = eqx.field(static=True, converter=lambda k: int(k) if isinstance(k, np.integer) else k)
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)

@@ -6,16 +6,22 @@ from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.pieces import quasi_newton
 from bilevax.solvers.pieces.defaults import check_counts
+from bilevax.solvers.pieces.ell_hessian import ell_hessian
 from bilevax.solvers.pieces.line_search import search
-from bilevax.solvers.pieces.tracking import Tracked, begin
+from bilevax.solvers.pieces.model_minimum import minimize_model
+from bilevax.solvers.pieces.quasi_newton import LastSteps, WholeMatrix, last_steps, pair, unknown_matrix, whole_matrix
+from bilevax.solvers.pieces.tracking import Tracked, begin, has_inverse
 from bilevax.solvers.protocol import Counts, Info, Observation
+
+FEW = 100
+"""Up to so many variables the model is kept whole."""
 
 
 class ProjectedIBCGState(eqx.Module):
@@ -23,7 +29,9 @@ class ProjectedIBCGState(eqx.Module):
 
     x: PyTree
     lower: Tracked
-    pairs: quasi_newton.Pairs
+    curvature: LastSteps | WholeMatrix
+    stale: Bool[Array, ""]
+    """Whether the whole Hessian should be computed again."""
     k: Int[Array, ""]
 
     y = property(lambda self: self.lower.y)
@@ -47,8 +55,8 @@ class ProjectedIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
-    memory: int = eqx.field(static=True, default=10)
-    inner: int = eqx.field(static=True, default=30, kw_only=True)
+    memory: int | None = eqx.field(static=True, default=None)
+    inner: int = eqx.field(static=True, default=20, kw_only=True)
 
     def __check_init__(self) -> None:
         check_counts(self, memory=self.memory, inner=self.inner)
@@ -60,10 +68,11 @@ class ProjectedIBCG(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ProjectedIBCGState, Counts]:
         """The lower level at the start."""
         lower, counts = begin(problem, x, y)
+        whole = self.memory is None and trees.size(x) <= FEW and has_inverse(problem, x, y)
         # A first step about as long as x is large, which the line search corrects.
         scale = trees.norm(lower.F) / (1 + trees.norm(x))
-        pairs = quasi_newton.no_pairs(x, self.memory, jnp.where(scale > 0, scale, 1))
-        return ProjectedIBCGState(x, lower, pairs, jnp.zeros((), jnp.int32)), counts
+        curvature = unknown_matrix(x) if whole else last_steps(x, self.memory or 10, jnp.where(scale > 0, scale, 1))
+        return ProjectedIBCGState(x, lower, curvature, jnp.asarray(True), jnp.zeros((), jnp.int32)), counts
 
     def observe(self, problem: BilevelProblem, state: ProjectedIBCGState) -> Observation:
         """What the state tells of its point."""
@@ -71,11 +80,18 @@ class ProjectedIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: ProjectedIBCGState, key: Array) -> tuple[ProjectedIBCGState, Info]:
         """The minimum of the model over the set, a line search towards it, and one pair more."""
-        x, lower = state.x, state.lower
-        target, projections = quasi_newton.minimize_model(
-            problem.domain, x, lower.F, quasi_newton.model(state.pairs), self.inner
-        )
+        x, lower, curvature, n = state.x, state.lower, state.curvature, trees.size(state.x)
+        counts = Counts()
+        if isinstance(curvature, WholeMatrix):
+            curvature = jax.lax.cond(
+                state.stale, lambda: whole_matrix(ell_hessian(problem, x, lower)), lambda: state.curvature
+            )
+            counts = Counts(hvps=jnp.where(state.stale, n, 0), crosses=jnp.where(state.stale, 2 * n, 0))
+        B = curvature.model()
+        target, projections = minimize_model(problem.domain, x, lower.F, B, self.inner)
         found = search(problem, x, lower, trees.sub(target, x))
-        pairs = quasi_newton.add_pair(state.pairs, trees.sub(found.x, x), trees.sub(found.lower.F, lower.F))
-        counts = replace(found.counts, projections=projections)
-        return ProjectedIBCGState(found.x, found.lower, pairs, state.k + 1), Info(x, lower.F, counts)
+        new = pair(trees.sub(found.x, x), lower.F, found.lower.F)
+        stale = ~found.accepted | (new.useful & (B.surprise(new) > 0.5))
+        curvature = trees.choose(found.accepted, curvature.add(new), curvature.forget())
+        counts = replace(jax.tree.map(jnp.add, found.counts, counts), projections=projections)
+        return ProjectedIBCGState(found.x, found.lower, curvature, stale, state.k + 1), Info(x, lower.F, counts)

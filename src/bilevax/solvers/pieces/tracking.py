@@ -121,8 +121,11 @@ def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: 
     g_y = problem.lower_grad(x, y)
     if ways.quadratic:
         change = _solve(problem, ways, x, y, inverse, problem.linearize_lower(x, y).hvp, g_y)
-        counts = Counts(lower_grads=1, hvps=change.products)
-        return trees.sub(y, change.w), change.residual, change.energy, counts
+        y = trees.sub(y, change.w)
+        if not ways.keeps_inverse:
+            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products)
+        # The gradient that rounding has left; without it the value would have an error of first order.
+        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products)
     first, host = trees.norm(g_y), problem.structure.host
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
@@ -160,6 +163,19 @@ def _solve(
     return rough_solution(
         hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=structure.host
     )
+
+
+def has_inverse(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether `apply_inverse` can be used."""
+    return problem.structure.solve_adjoint is not None or _ways(problem, x, y).keeps_inverse
+
+
+def apply_inverse(problem: BilevelProblem, x: PyTree, lower: Tracked, b: PyTree) -> PyTree:
+    """`H^-1 b` by the user's formula or the inverse that is kept, which may be that of a point before."""
+    if problem.structure.solve_adjoint is not None:
+        return problem.structure.solve_adjoint(x, lower.y, b, problem.data)
+    assert lower.inverse is not None
+    return _apply(lower.inverse, b)
 
 
 def _apply(inverse: Array, b: PyTree) -> PyTree:
