@@ -6,22 +6,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
+from bilevax.solvers.pieces.curvature import Curvature, first_curvature
 from bilevax.solvers.pieces.defaults import check_counts
-from bilevax.solvers.pieces.ell_hessian import ell_hessian
 from bilevax.solvers.pieces.line_search import search
 from bilevax.solvers.pieces.model_minimum import minimize_model
-from bilevax.solvers.pieces.quasi_newton import LastSteps, WholeMatrix, last_steps, pair, unknown_matrix, whole_matrix
-from bilevax.solvers.pieces.tracking import Tracked, begin, has_inverse
-from bilevax.solvers.protocol import Counts, Info, Observation
-
-FEW = 100
-"""Up to so many variables the model is kept whole."""
+from bilevax.solvers.pieces.tracking import Tracked, begin
+from bilevax.solvers.protocol import Counts, Info, Observation, add_counts
 
 
 class ProjectedIBCGState(eqx.Module):
@@ -29,9 +24,7 @@ class ProjectedIBCGState(eqx.Module):
 
     x: PyTree
     lower: Tracked
-    curvature: LastSteps | WholeMatrix
-    stale: Bool[Array, ""]
-    """Whether the whole Hessian should be computed again."""
+    curvature: Curvature
     k: Int[Array, ""]
 
     y = property(lambda self: self.lower.y)
@@ -68,11 +61,8 @@ class ProjectedIBCG(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ProjectedIBCGState, Counts]:
         """The lower level at the start."""
         lower, counts = begin(problem, x, y)
-        whole = self.memory is None and trees.size(x) <= FEW and has_inverse(problem, x, y)
-        # A first step about as long as x is large, which the line search corrects.
-        scale = trees.norm(lower.F) / (1 + trees.norm(x))
-        curvature = unknown_matrix(x) if whole else last_steps(x, self.memory or 10, jnp.where(scale > 0, scale, 1))
-        return ProjectedIBCGState(x, lower, curvature, jnp.asarray(True), jnp.zeros((), jnp.int32)), counts
+        curvature = first_curvature(problem, x, lower, self.memory)
+        return ProjectedIBCGState(x, lower, curvature, jnp.zeros((), jnp.int32)), counts
 
     def observe(self, problem: BilevelProblem, state: ProjectedIBCGState) -> Observation:
         """What the state tells of its point."""
@@ -80,18 +70,12 @@ class ProjectedIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: ProjectedIBCGState, key: Array) -> tuple[ProjectedIBCGState, Info]:
         """The minimum of the model over the set, a line search towards it, and one pair more."""
-        x, lower, curvature, n = state.x, state.lower, state.curvature, trees.size(state.x)
-        counts = Counts()
-        if isinstance(curvature, WholeMatrix):
-            curvature = jax.lax.cond(
-                state.stale, lambda: whole_matrix(ell_hessian(problem, x, lower)), lambda: state.curvature
-            )
-            counts = Counts(hvps=jnp.where(state.stale, n, 0), crosses=jnp.where(state.stale, 2 * n, 0))
-        B = curvature.model()
+        x, lower = state.x, state.lower
+        curvature, B, counts = state.curvature.model(problem, x, lower)
         target, projections = minimize_model(problem.domain, x, lower.F, B, self.inner)
-        found = search(problem, x, lower, trees.sub(target, x))
-        new = pair(trees.sub(found.x, x), lower.F, found.lower.F)
-        stale = ~found.accepted | (new.useful & (B.surprise(new) > 0.5))
-        curvature = trees.choose(found.accepted, curvature.add(new), curvature.forget())
-        counts = replace(jax.tree.map(jnp.add, found.counts, counts), projections=projections)
-        return ProjectedIBCGState(found.x, found.lower, curvature, stale, state.k + 1), Info(x, lower.F, counts)
+        d = trees.sub(target, x)
+        found = search(problem, x, lower, d)
+        step = trees.scale(found.length, d)
+        counts = replace(add_counts(found.counts, counts), projections=projections)
+        curvature = curvature.after(B, step, lower.F, found)
+        return ProjectedIBCGState(trees.add(x, step), found.lower, curvature, state.k + 1), Info(x, lower.F, counts)

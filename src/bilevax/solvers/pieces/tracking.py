@@ -76,8 +76,12 @@ def follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked
     """The lower level at x, from what is known nearby; compiled by itself where the loop is not."""
     if problem.structure.kernels.on_host:
         return _follow(problem, trees.coordinates(x), before)
-    alone = replace(problem, domain=WholeSpace(), sampler=None, solver_kernels=Kernels.COMPILED)
-    return _compiled_follow(alone, trees.coordinates(x), before)
+    return _compiled_follow(without_set(problem), trees.coordinates(x), before)
+
+
+def without_set(problem: BilevelProblem) -> BilevelProblem:
+    """Both levels alone, so that code without the set is compiled also where the set's oracle is on the host."""
+    return replace(problem, domain=WholeSpace(), sampler=None, solver_kernels=Kernels.COMPILED)
 
 
 def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
@@ -108,6 +112,8 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     excess = excess + jnp.maximum(of_y.hvps + of_w - 5, 0)
     eps = jnp.finfo(zero.dtype).eps
     doubt = SHARE**2 * jnp.sqrt(jnp.abs(energy_y * energy_w)) + 10 * eps * jnp.abs(f)
+    if ways.keeps_inverse and ways.constant:  # what an exact solve leaves is rounding
+        doubt = doubt + trees.norm(w) * trees.norm(g_y)
     counts = replace(of_y, upper_grads=2, hvps=of_y.hvps + of_w + factorizing, crosses=1)
     counts = jax.tree.map(lambda calls: jnp.asarray(calls, jnp.int32), counts)
     return Tracked(y, w, F, f - trees.inner(w, g_y), doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
