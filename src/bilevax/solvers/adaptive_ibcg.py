@@ -16,6 +16,7 @@ from bilevax.sets import Memory
 from bilevax.solvers.pieces.line_search import search
 from bilevax.solvers.pieces.tracking import Tracked, begin, follow
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
+from bilevax.theory import Constants
 
 
 class AdaptiveIBCGState(eqx.Module):
@@ -41,12 +42,15 @@ class AdaptiveIBCG(eqx.Module):
 
     One step costs one hypergradient, sometimes two, and one lmo.
 
+    `constants` serve the certificate only; no step needs them.
+
     >>> import bilevax as bx
     >>> solver = bx.AdaptiveIBCG()
     """
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 2
+    constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AdaptiveIBCG:
         """There is nothing to estimate."""

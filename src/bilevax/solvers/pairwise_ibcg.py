@@ -20,6 +20,7 @@ from bilevax.solvers.pieces.model_minimum import minimize_model
 from bilevax.solvers.pieces.quasi_newton import WholeMatrix
 from bilevax.solvers.pieces.tracking import Tracked, begin, without_set
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts
+from bilevax.theory import Constants
 
 
 class PairwiseIBCGState(eqx.Module):
@@ -48,6 +49,8 @@ class PairwiseIBCG(eqx.Module):
 
     One step costs one hypergradient, rarely more, and one lmo.
 
+    `constants` serve the certificate only; no step needs them.
+
     >>> import bilevax as bx
     >>> solver = bx.PairwiseIBCG()
     """
@@ -57,6 +60,7 @@ class PairwiseIBCG(eqx.Module):
     capacity: int | None = eqx.field(static=True, default=None)
     memory: int | None = eqx.field(static=True, default=None, kw_only=True)
     inner: int = eqx.field(static=True, default=50, kw_only=True)
+    constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_counts(self, capacity=self.capacity, memory=self.memory, inner=self.inner)

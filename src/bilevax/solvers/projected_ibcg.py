@@ -17,6 +17,7 @@ from bilevax.solvers.pieces.line_search import search
 from bilevax.solvers.pieces.model_minimum import minimize_model
 from bilevax.solvers.pieces.tracking import Tracked, begin
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts
+from bilevax.theory import Constants
 
 
 class ProjectedIBCGState(eqx.Module):
@@ -42,6 +43,8 @@ class ProjectedIBCG(eqx.Module):
 
     One step costs one hypergradient, rarely more, and about `inner` projections.
 
+    `constants` serve the certificate only; no step needs them.
+
     >>> import bilevax as bx
     >>> solver = bx.ProjectedIBCG()
     """
@@ -50,6 +53,7 @@ class ProjectedIBCG(eqx.Module):
     loops: ClassVar[int] = 2
     memory: int | None = eqx.field(static=True, default=None)
     inner: int = eqx.field(static=True, default=20, kw_only=True)
+    constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_counts(self, memory=self.memory, inner=self.inner)

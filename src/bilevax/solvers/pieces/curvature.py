@@ -20,7 +20,7 @@ from bilevax.solvers.pieces.quasi_newton import (
     unknown_matrix,
     whole_matrix,
 )
-from bilevax.solvers.pieces.tracking import Tracked, has_inverse
+from bilevax.solvers.pieces.tracking import Tracked, has_inverse, without_set
 from bilevax.solvers.protocol import Counts
 
 FEW = 100
@@ -39,8 +39,7 @@ class Curvature(eqx.Module):
         """The model of ell at x, and what a new Hessian cost."""
         if isinstance(self.memory, LastSteps):
             return self, self.memory.model(), Counts()
-        new = lambda: whole_matrix(ell_hessian(problem, x, lower))  # noqa: E731
-        memory = jax.lax.cond(self.stale, new, lambda: self.memory)
+        memory = _whole_or(without_set(problem), x, lower, self.memory, self.stale)
         n = trees.size(x)
         counts = Counts(hvps=jnp.where(self.stale, n, 0), crosses=jnp.where(self.stale, 2 * n, 0))
         return Curvature(memory, self.stale), memory.model(), counts
@@ -52,10 +51,25 @@ class Curvature(eqx.Module):
         return Curvature(memory, seen.useful & (B.surprise(seen) > _SURPRISE))
 
 
+@jax.jit
+def _whole_or(problem: BilevelProblem, x: PyTree, lower: Tracked, known: WholeMatrix, stale: Array) -> WholeMatrix:
+    return jax.lax.cond(stale, lambda: whole_matrix(ell_hessian(problem, x, lower)), lambda: known)
+
+
 def first_curvature(problem: BilevelProblem, x: PyTree, lower: Tracked, memory: int | None) -> Curvature:
     """Before the first step; `memory` last steps, by default the whole Hessian where there are few variables."""
-    if memory is None and trees.size(x) <= FEW and has_inverse(problem, x, lower.y):
+    if memory is None and _can_be_whole(problem, x, lower):
         return Curvature(unknown_matrix(x), jnp.asarray(True))
     # A first step about as long as x is large, which the line search corrects.
     scale = trees.norm(lower.F) / (1 + trees.norm(x))
     return Curvature(last_steps(x, memory or _MEMORY, jnp.where(scale > 0, scale, 1)), jnp.asarray(False))
+
+
+def _can_be_whole(problem: BilevelProblem, x: PyTree, lower: Tracked) -> bool:
+    if trees.size(x) > FEW or not has_inverse(problem, x, lower.y):
+        return False
+    try:
+        jax.eval_shape(ell_hessian, without_set(problem), x, lower)
+    except (TypeError, NotImplementedError):  # a function of the user that cannot be differentiated three times
+        return False
+    return True

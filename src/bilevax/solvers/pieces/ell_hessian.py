@@ -31,4 +31,6 @@ def ell_hessian(problem: BilevelProblem, x: PyTree, lower: Tracked) -> Float[Arr
         _, (along_x, along_y) = jax.jvp(rest, (x, y), (d, moved))
         return ravel_pytree(trees.sub(along_x, problem.lower_cross(x, y, solve(along_y))))[0]
 
-    return jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
+    # A formula of the user need not work on many vectors at a time.
+    batch = None if problem.structure.solve_adjoint is not None else min(32, flat.size)
+    return jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype), batch_size=batch)

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
+from bilevax.linalg import host_loops
 from bilevax.sets import ConvexSet
 from bilevax.solvers.pieces.quasi_newton import Model
 
@@ -72,5 +73,5 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
 
     here = better(at(project(start - B.inverse_times(g))), at(project(start - g / B.scale)))
     carry = (here, 1 / B.scale, jnp.zeros((), jnp.int32), ~(here.value < 0))
-    here, _, k, _ = jax.lax.while_loop(unfinished, turn, carry)
+    here, _, k, _ = host_loops.loop_while(unfinished, turn, carry, host=domain.kernels.on_host)
     return back(here.z), k * (3 if domain.tells_faces else 1) + 2

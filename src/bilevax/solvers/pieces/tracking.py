@@ -25,10 +25,10 @@ from bilevax.sets import WholeSpace
 from bilevax.solvers.protocol import Counts
 from bilevax.verdict.dependence import lower_curvature
 
-FACTORIZE_ONCE, FACTORIZE_AGAIN = 1000, 500
-"""Up to so many lower variables the inverse of H is kept, if H is the same everywhere or not."""
 SHARE = 0.01
 """How much of what is new at a point is left unsolved."""
+_MOST_KEPT = 500
+"""Up to so many lower variables the inverse of H is kept."""
 _NEWTON_STEPS = 50
 
 
@@ -57,9 +57,8 @@ class _Ways(NamedTuple):
 
 
 def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
-    m = trees.size(y)
     constant, quadratic = lower_curvature(problem, x, y)
-    small = m <= (FACTORIZE_ONCE if constant else FACTORIZE_AGAIN)
+    small = trees.size(y) <= _MOST_KEPT
     return _Ways(small and problem.structure.solve_adjoint is None and not problem.structure.host, constant, quadratic)
 
 
@@ -173,7 +172,8 @@ def _solve(
 
 def has_inverse(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     """Whether `apply_inverse` can be used."""
-    return problem.structure.solve_adjoint is not None or _ways(problem, x, y).keeps_inverse
+    given = problem.structure
+    return not given.host and (given.solve_adjoint is not None or _ways(problem, x, y).keeps_inverse)
 
 
 def apply_inverse(problem: BilevelProblem, x: PyTree, lower: Tracked, b: PyTree) -> PyTree:
