@@ -66,6 +66,7 @@ class Run:
         self.after_step: Callable[[Run], None] | None = None
         self.verify_after = 0
         self.unverified = ""
+        self.chosen = ""
         self.verified: Audit | None = None
         self.examined: Assumptions | None = None
         self.begun = (x, y)
@@ -112,6 +113,7 @@ class Run:
             solver=self.solver,
             verified=self.verified,
             certificate=self.certificate,
+            chosen=self.chosen,
         )
 
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
