@@ -50,7 +50,7 @@ def solve(
         key: for stochastic methods and estimates; by default `jax.random.key(0)`.
         metrics: `{name: fn(x, y, data)}`, or a function of `(problem, state)` such as `bx.exact_metrics`, or several.
         observers: functions of `(row, state)`, called at every row.
-        every: steps per row of the trace; by default `max(1, steps // 100)`.
+        every: steps per row of the trace; by default `max(1, steps // 100)`, with rows at 1, 2, 4, 8, ... before.
         checkpoint: not available yet.
         progress: draw a progress line; a string labels it.
 
