@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 
 class Instance(NamedTuple):
-    """A problem with a start; `x_star` is the solution where one is known by construction."""
+    """A problem with a start."""
 
     problem: Any
     x0: Any
     y0: Any
     x_star: Any = None
+    """The solution, where one is known."""
+    diagonal: Callable[..., Any] | None = None
+    """`diagonal(x, y, data)`, the diagonal of the lower Hessian, with which `exact.py` preconditions."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ def _label_lower(x, y, data):
     return jnp.mean(x * _cross_entropies(y, data["train"])) + 0.5 * data["ridge"] * jnp.sum(y**2)
 
 
+def _label_diagonal(x, y, data):
+    shares = jax.nn.softmax(data["train"]["inputs"] @ y, axis=1)
+    return (data["train"]["inputs"] ** 2).T @ (x[:, None] * shares * (1 - shares)) / x.size + data["ridge"]
+
+
 def label_weights(seed, rows=5000, wrong=0.4):
     """A weight for each of 5,000 images, 40 % of them with a random label; another 5,000 validate."""
     rng, digits = np.random.default_rng(0), bx.datasets.mnist()
@@ -66,7 +71,7 @@ def label_weights(seed, rows=5000, wrong=0.4):
     data = {**parts, "ridge": jnp.asarray(LABEL_RIDGE)}
     problem = bx.BilevelProblem(_label_upper, _label_lower, bx.Box(0.0, 1.0), data)
     x0 = np.full(rows, 0.5) if seed == 0 else np.random.default_rng(seed).uniform(0, 1, rows)
-    return Instance(problem, jnp.asarray(x0), jnp.zeros((images.shape[2], 10)))
+    return Instance(problem, jnp.asarray(x0), jnp.zeros((images.shape[2], 10)), diagonal=_label_diagonal)
 
 
 def _halves(rows):
@@ -90,9 +95,12 @@ def feature_ridge(name, seed):
     return Instance(problem, *_weights_start(inputs.shape[1], seed))
 
 
+def _scores(y, part):
+    return jax.ops.segment_sum(part["values"] * y[part["cols"]], part["rows"], part["labels"].size, True)
+
+
 def _sparse_loss(y, part):
-    scores = jax.ops.segment_sum(part["values"] * y[part["cols"]], part["rows"], part["labels"].size, True)
-    return jnp.mean(jax.nn.softplus(-part["labels"] * scores))
+    return jnp.mean(jax.nn.softplus(-part["labels"] * _scores(y, part)))
 
 
 def _sparse_upper(x, y, data):
@@ -101,6 +109,13 @@ def _sparse_upper(x, y, data):
 
 def _sparse_lower(x, y, data):
     return _sparse_loss(y, data["train"]) + 0.5 * jnp.sum(jnp.exp(x) * y**2)
+
+
+def _sparse_diagonal(x, y, data):
+    part = data["train"]
+    share = jax.nn.sigmoid(_scores(y, part))
+    curvature = (share * (1 - share) / share.size)[part["rows"]] * part["values"] ** 2
+    return jax.ops.segment_sum(curvature, part["cols"], x.size) + jnp.exp(x)
 
 
 def newsgroups_ridge(seed):
@@ -120,7 +135,7 @@ def newsgroups_ridge(seed):
             "labels": jnp.asarray(labels[rows]),
         }
     problem = bx.BilevelProblem(_sparse_upper, _sparse_lower, bx.Box(*WEIGHTS), data)
-    return Instance(problem, *_weights_start(counts.shape[1], seed))
+    return Instance(problem, *_weights_start(counts.shape[1], seed), diagonal=_sparse_diagonal)
 
 
 def _family(name, make, *baselines, quick=False):
