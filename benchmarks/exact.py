@@ -129,9 +129,7 @@ class Hypergradients:
     def __call__(self, x):
         """ell and its gradient at x."""
         self.evaluations += 1
-        found = _hypergradient(
-            *self.static, self.instance.problem.data, trees.coordinates(x), self.y, self.w, self.tol
-        )
+        found = _hypergradient(*self.static, self.instance.problem.data, trees.coordinates(x), self.y, self.w, self.tol)
         if all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves((found.y, found.w))):
             self.y, self.w = found.y, found.w
         return found

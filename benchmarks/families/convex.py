@@ -2,12 +2,12 @@
 
 import functools
 
-import bilevax as bx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from bilevax import problems
 
+import bilevax as bx
+from bilevax import problems
 from families.family import Family, Instance
 
 RADII = {"100k": 2000.0, "1m": 8000.0}
