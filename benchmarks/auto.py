@@ -92,7 +92,7 @@ def _compare_with_audit(instance, x, gap):
 
 def table(runs):
     """A row for each method: medians over the starts, infinite where a start did not get there."""
-    names = list(dict.fromkeys(name for run in runs for name in run))
+    names = list(dict.fromkeys(name for run in runs for name in run if name not in refusals(runs)))
     middle = lambda name: statistics.median(run[name].seconds for run in runs if name in run)  # noqa: E731
     auto = middle("auto") if "auto" in names else float("nan")
     rows = []
@@ -112,6 +112,12 @@ def table(runs):
             }
         )
     return rows
+
+
+def refusals(runs):
+    """What the methods that could not run said."""
+    said = {name: outcome.note for run in runs for name, outcome in run.items()}
+    return {name: note for name, note in said.items() if note.startswith(contenders.REFUSED)}
 
 
 def worst(runs, name):
@@ -180,8 +186,7 @@ def main():
     results, pages = {}, []
     for family in families:
         results[family.name] = [measure_seed(family, s, options) for s in options.seeds or family.seeds]
-        rows = markdown(table(results[family.name]))
-        pages.append(f"## {family.name}, relative gap {family.target:g}\n\n{rows}\n")
+        pages.append(page(family, results[family.name], options))
         print(pages[-1], flush=True)
         if options.out:
             write(options.out, results, pages)
@@ -193,14 +198,36 @@ def main():
         write(options.out, results, pages)
 
 
+def page(family, runs, options):
+    """The table of a family, and who could not run; why, if methods were asked for by name."""
+    rows, refused = table(runs), refusals(runs)
+    parts = [f"## {family.name}, relative gap {family.target:g}", markdown(rows) if rows else "No method ran."]
+    if refused and options.methods:
+        parts += [f"{name} {note}" for name, note in refused.items()]
+    elif refused:
+        parts.append(f"Not for this set: {', '.join(refused)}.")
+    return "\n\n".join(parts) + "\n"
+
+
 def write(folder, results, pages):
     """All visits as JSON, the tables as markdown."""
     folder.mkdir(parents=True, exist_ok=True)
+    number = lambda v: v if math.isfinite(v) else None  # noqa: E731
     found = {
-        family: [{name: outcome._asdict() for name, outcome in run.items()} for run in runs]
+        family: [
+            {
+                name: {
+                    "seconds": number(outcome.seconds),
+                    "note": outcome.note,
+                    "visits": [[number(value) for value in visit] for visit in outcome.visits],
+                }
+                for name, outcome in run.items()
+            }
+            for run in runs
+        ]
         for family, runs in results.items()
     }
-    (folder / "auto.json").write_text(json.dumps({**run_directory.machine(), "families": found}, indent=1) + "\n")
+    (folder / "auto.json").write_text(json.dumps({**run_directory.machine(), "families": found}) + "\n")
     (folder / "auto.md").write_text("# bx.auto against other methods\n\n" + "\n".join(pages))
 
 

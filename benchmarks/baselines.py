@@ -27,9 +27,11 @@ class Stopwatch:
     seconds = 0.0
 
     def go(self):
+        """Run on."""
         self.began = time.perf_counter()
 
     def rest(self):
+        """Stop, and tell the seconds so far."""
         self.seconds += time.perf_counter() - self.began
         return self.seconds
 

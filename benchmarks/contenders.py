@@ -1,7 +1,7 @@
 """Who takes part in `benchmarks/auto.py`, and how long each takes to a relative gap.
 
-A contender is a function `play(budget, visit)`. It runs for at most `budget` seconds, calls `visit(seconds, x, calls)` at
-iterates whose distance grows by 15 %, and ends when that returns true. Compilation and visits are not on its clock.
+A contender is a function `play(budget, visit)`. It runs for at most `budget` seconds, calls `visit(seconds, x, calls)`
+at iterates whose distance grows by 15 %, and ends when that returns true. Compilation and visits are not on its clock.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ LOWER_STEPS = (1, 5, 20)
 """Steps of y and of the adjoint on the grid."""
 REPEATED = 5.0
 """Runs of more seconds are not repeated."""
+REFUSED = "refused:"
 PRODUCTS = ("upper_grads", "lower_grads", "hvps", "crosses")
 
 
@@ -68,13 +69,13 @@ def compete(play, truth, first_gap, target, budget, repeats=1):
 
     def measure(seconds, x, calls):
         visits.append(Visit(seconds, truth.measure(x) / first_gap, calls))
-        return visits[-1].gap <= target or not np.isfinite(visits[-1].gap)
+        return visits[-1].gap <= target or np.isnan(visits[-1].gap)
 
     truth.forget()
     try:
         note = play(budget, measure) or ""
     except (TypeError, ValueError, NotImplementedError, ImportError) as error:
-        return Outcome(float("inf"), visits, f"{type(error).__name__}: {error}".splitlines()[0])
+        return Outcome(float("inf"), [], f"{REFUSED} {error or type(error).__name__}".splitlines()[0])
     if not visits or not visits[-1].gap <= target:
         return Outcome(float("inf"), visits, note)
     times = [visits[-1].seconds]
@@ -87,7 +88,7 @@ def compete(play, truth, first_gap, target, budget, repeats=1):
 
         play(10 * budget, count)
         times.append(seen[-1])
-    return Outcome(statistics.median(times), visits, note)
+    return Outcome(statistics.median(times), visits, note.removesuffix("TIME_LIMIT").strip())
 
 
 def play_solver(instance, solver, budget, visit, steps=10**9):

@@ -113,6 +113,7 @@ class Hypergradients:
     """The true function ell of a problem, its gradient and its gap; starts of the inner solvers are remembered."""
 
     def __init__(self, instance, tol=1e-11):
+        """Inner residuals are at most `tol` of their terms."""
         self.instance, self.tol = instance, tol
         problem = instance.problem
         self.static = (problem.upper, problem.lower, problem.structure, instance.diagonal)
