@@ -187,6 +187,12 @@ def tuned(instance, name, measure, budget):
     return best
 
 
+def _play_baseline(family, instance, name, budget, visit):
+    if name not in family.baselines:
+        raise ValueError(f"the set of {family.name} is not one for {BASELINES[name][0]}")
+    return BASELINES[name][1](family, instance, budget, visit)
+
+
 def contender(family, instance, name):
     """A contender by its name: auto, printed, a baseline, a method, or a call such as "AIDBiO(lower=20)"."""
     if name == "auto":
@@ -194,7 +200,7 @@ def contender(family, instance, name):
     if name == "printed":
         return functools.partial(play_printed, instance)
     if name in BASELINES:
-        return functools.partial(BASELINES[name][1], family, instance)
+        return functools.partial(_play_baseline, family, instance, name)
     if "(" in name:
         spaces = {method: getattr(bx, method) for method in bx.__all__}
         return functools.partial(play_solver, instance, eval(name, spaces))
