@@ -123,10 +123,20 @@ def fista(family, instance, budget, visit):
 
         def move(L):
             x = problem.domain.project(_combine(1.0, s.z, -1 / L, at.gradient))
-            value, y = ell.pure_value(data, x, at.y)
             d = _combine(1.0, x, -1.0, s.z)
-            excess = value - at.ell - _dot(at.gradient, d) - 0.5 * L * _dot(d, d)
-            return x, y, jnp.isfinite(value) & (excess <= 1e-14 * jnp.abs(at.ell))
+            square = _dot(d, d)
+
+            def by_value():
+                value, y = ell.pure_value(data, x, at.y)
+                return y, value - at.ell - _dot(at.gradient, d) <= 0.5 * L * square
+
+            def by_gradient():
+                there = ell.pure(data, x, at.y, at.w)
+                return there.y, _dot(_combine(1.0, there.gradient, -1.0, at.gradient), d) <= L * square
+
+            # Short steps change ell by less than it is known; the change of the gradient along the step decides then.
+            y, enough = jax.lax.cond(L * square > 1e-5 * jnp.abs(at.ell), by_value, by_gradient)
+            return x, y, enough
 
         def longer(carry):
             L, _, calls = carry

@@ -1,9 +1,10 @@
 """Random quadratics on nine sets, with the solution at a vertex, inside a face or inside the set.
 
-    f(x, y) = 1/2 |y - c|^2 + rho/2 |x|^2,     g(x, y) = 1/2 y^T H y - y^T (B x + b)
+    f(x, y) = 1/2 |y - c|^2 + rho/2 |x|^2 + <q, x>,     g(x, y) = 1/2 y^T H y - y^T (B x + b)
 
 ell has the Hessian Q = B^T H^-2 B + rho I. A solution x* is drawn first, together with a vector n of the normal cone at
-x*; then c is chosen such that grad ell(x*) = -n. So grad ell(x) = Q (x - x*) - n, and x* is optimal by construction.
+x*. Then c is drawn near y*(x*), and q is chosen such that grad ell(x*) = -n. So grad ell(x) = Q (x - x*) - n, and x* is
+optimal by construction. (With q = 0 and c alone to choose, c would be of size kappa, and so would rounding errors.)
 """
 
 import functools
@@ -133,10 +134,10 @@ def make(set_name, where, kappa, ridge, seed):
     if np.any(normal):
         pull = np.linalg.norm(Q @ (x0 - x_star).ravel() + rho * (x0 - x_star).ravel())
         normal = PULL * pull / np.linalg.norm(normal) * normal
-    # B^T H^-1 (y* - c) = -n - rho x*, with the shortest H^-1 (y* - c).
-    adjoint = np.linalg.lstsq(B.T, -(normal + rho * x_star).ravel(), rcond=None)[0]
-    c = inverse @ (B @ x_star.ravel() + b) - H @ adjoint
-    given = {"A": 0.5 * (H + H.T), "B": B, "b": b, "c": c, "rho": np.asarray(rho), "q": np.zeros(x0.shape)}
+    away = 0.1 * rng.standard_normal(m)
+    c = inverse @ (B @ x_star.ravel() + b) + away
+    q = (B.T @ inverse @ away - rho * x_star.ravel()).reshape(x0.shape) - normal
+    given = {"A": 0.5 * (H + H.T), "B": B, "b": b, "c": c, "rho": np.asarray(rho), "q": q}
     data = {name: jnp.asarray(value, float) for name, value in given.items()}
     problem = bx.BilevelProblem(quadratic.upper, quadratic.lower, domain, data)
     return Instance(problem, jnp.asarray(x0), jnp.zeros(m), x_star)

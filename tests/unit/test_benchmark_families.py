@@ -18,7 +18,7 @@ def gradient(problem, x):
     data = {name: np.asarray(value) for name, value in problem.data.items()}
     y = np.linalg.solve(data["A"], data["B"] @ x.ravel() + data["b"])
     v = np.linalg.solve(data["A"], y - data["c"])
-    return (data["B"].T @ v + data["rho"] * x.ravel()).reshape(x.shape)
+    return (data["B"].T @ v + data["rho"] * x.ravel()).reshape(x.shape) + data["q"]
 
 
 def least(name, domain, g):
