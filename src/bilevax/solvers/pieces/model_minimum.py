@@ -71,7 +71,9 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
         done = ~(slope < 0) | (-slope <= 1e-3 * -there.value)
         return there, length, k + 1, done
 
-    here = better(at(project(start - B.inverse_times(g))), at(project(start - g / B.scale)))
-    carry = (here, 1 / B.scale, jnp.zeros((), jnp.int32), ~(here.value < 0))
+    # The curvature may be larger than the scale, so that both may lie higher than x itself.
+    here = better(at(project(start - B.inverse_times(g))), _At(start, g, jnp.zeros_like(B.scale)))
+    here = better(at(project(start - g / B.scale)), here)
+    carry = (here, 1 / B.scale, jnp.zeros((), jnp.int32), jnp.asarray(False))
     here, _, k, _ = host_loops.loop_while(unfinished, turn, carry, host=domain.kernels.on_host)
     return back(here.z), k * (3 if domain.tells_faces else 1) + 2

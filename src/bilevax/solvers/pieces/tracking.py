@@ -22,7 +22,7 @@ from bilevax.linalg.conjugate_gradient import Correction, Product, rough_solutio
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
 from bilevax.sets import WholeSpace
-from bilevax.solvers.protocol import Counts
+from bilevax.solvers.protocol import Counts, add_counts, no_counts
 from bilevax.verdict.dependence import lower_curvature
 
 SHARE = 0.01
@@ -30,6 +30,7 @@ SHARE = 0.01
 _MOST_KEPT = 500
 """Up to so many lower variables the inverse of H is kept."""
 _NEWTON_STEPS = 50
+_STARTS = 10
 
 
 class Tracked(eqx.Module):
@@ -68,7 +69,29 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Tracked, Count
     ways = _ways(problem, x, y)
     inverse = jnp.zeros((trees.size(y),) * 2, zero.dtype) if ways.keeps_inverse else None
     start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + trees.size(y))
-    return follow(problem, x, start)
+
+    # From afar, a share of what is new is much: again, until y changes by a share of itself.
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        _, _, k, done = carry
+        return ~done & (k < _STARTS)
+
+    def again(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        before, counts, k, _ = carry
+        lower, spent = follow(problem, x, before)
+        changed = trees.norm(trees.sub(lower.y, before.y)) + trees.norm(trees.sub(lower.w, before.w))
+        done = (changed <= SHARE * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
+        return lower, add_counts(counts, spent), k + 1, done
+
+    carry = (start, no_counts(), none, jnp.asarray(False))
+    lower, counts, *_ = host_loops.loop_while(unfinished, again, carry, host=problem.host)
+    return lower, counts
+
+
+def exact(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether nothing of both inner problems is left unsolved."""
+    ways, given = _ways(problem, x, y), problem.structure
+    by_inverse = ways.keeps_inverse and ways.constant
+    return (given.solve_lower is not None or by_inverse) and (given.solve_adjoint is not None or by_inverse)
 
 
 def follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
