@@ -1,6 +1,7 @@
 """How long `bx.auto` takes to a true gap of 1e-6 of the first one, against every other method and outside baselines.
 
-    python benchmarks/auto.py [--quick] [--family PATTERN ...] [--methods NAME ...] [--budget SECONDS] [--out FOLDER]
+    python benchmarks/auto.py [--quick] [--family PATTERN ...] [--methods NAME ...] [--budget SECONDS]
+        [--repeats N] [--seeds N ...] [--no-grid] [--audit] [--list] [--verbose] [--json FILE] [--out FOLDER]
 
 A family is a kind of problem (`families/`). The seconds are those of stepping, estimates at the start included and
 compilation apart, until the true gap (1e-3 on nonconvex problems, median over three starts) is reached. The true gap is
@@ -159,6 +160,7 @@ def parse():
     parser.add_argument("--audit", action="store_true", help="compare the first gap with bx.audit")
     parser.add_argument("--list", action="store_true", help="print the names of the families")
     parser.add_argument("--verbose", action="store_true", help="a line for each run")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--out", type=Path, help="a folder for auto.json and auto.md")
     options = parser.parse_args()
     options.methods = [name for given in options.methods for name in _split(given)]
@@ -188,14 +190,12 @@ def main():
         results[family.name] = [measure_seed(family, s, options) for s in options.seeds or family.seeds]
         pages.append(page(family, results[family.name], options))
         print(pages[-1], flush=True)
-        if options.out:
-            write(options.out, results, pages)
+        write(options, results, pages)
     rows = against_printed(results)
     if rows:
         pages.append(f"## auto against IBCG as printed, after its 10,000 steps\n\n{markdown(rows)}\n")
         print(pages[-1])
-    if options.out:
-        write(options.out, results, pages)
+    write(options, results, pages)
 
 
 def page(family, runs, options):
@@ -209,9 +209,8 @@ def page(family, runs, options):
     return "\n\n".join(parts) + "\n"
 
 
-def write(folder, results, pages):
-    """All visits as JSON, the tables as markdown."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(options, results, pages):
+    """All visits as JSON, the tables as markdown; after every family, so that nothing is lost."""
     number = lambda v: v if math.isfinite(v) else None  # noqa: E731
     found = {
         family: [
@@ -227,8 +226,13 @@ def write(folder, results, pages):
         ]
         for family, runs in results.items()
     }
-    (folder / "auto.json").write_text(json.dumps({**run_directory.machine(), "families": found}) + "\n")
-    (folder / "auto.md").write_text("# bx.auto against other methods\n\n" + "\n".join(pages))
+    text = json.dumps({**run_directory.machine(), "families": found}) + "\n"
+    if options.json:
+        options.json.write_text(text)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "auto.json").write_text(text)
+        (options.out / "auto.md").write_text("# bx.auto against other methods\n\n" + "\n".join(pages))
 
 
 if __name__ == "__main__":
