@@ -118,6 +118,10 @@ class Run:
 
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
         """Row, rules, steps to the next row, and again, until a rule or a limit says stop."""
+        with one_blas_thread():  # steps decompose small matrices
+            return self._go(steps, rules)
+
+    def _go(self, steps: int, rules: Sequence[Rule]) -> Stop:
         last, stop = self.k + steps, None
         while stop is None:
             look = self._look()
