@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, exact, flat
+from bilevax.sets.threshold import project_capped
 from bilevax.trees import as_leaf, is_concrete
 
 
@@ -89,7 +90,7 @@ class CappedSimplex(ConvexSet):
     def project(self, x: PyTree) -> PyTree:
         values, back = flat(x)
         total, cap = self._numbers(values.dtype)
-        projected = _project_capped(values, total, cap)
+        projected = project_capped(values, total, cap)
         if self.at_most or self.at_least:
             clipped = jnp.clip(values, 0, cap)
             reached = jnp.sum(clipped)
@@ -121,37 +122,6 @@ class CappedSimplex(ConvexSet):
         # they are of equal size, up to one.
         amounts = _fill(total if self.at_most else n * cap - total, cap, n)
         return Diameter(jnp.sqrt(jnp.sum(amounts[: n // 2] ** 2) + jnp.sum(amounts[: n - n // 2] ** 2)), True)
-
-
-def _project_capped(values: Array, total: Array, cap: Array) -> Array:
-    """`clip(values - tau, 0, cap)` with the sum `total`."""
-    # The first search finds tau up to the rounding of the values. Relative to that tau, entries that matter are no
-    # larger than the answer, and the second search is exact on that scale: a common offset of 1e8 costs no digits.
-    shifted = values - _bracket(values, total, cap)[1]
-    low, high = _bracket(shifted, total, cap)
-    between, full = (shifted - cap <= low) & (shifted >= high), shifted - cap >= high
-    count = jnp.sum(between, dtype=values.dtype)
-    missing = jnp.sum(jnp.where(between, shifted, 0)) + (cap * jnp.sum(full, dtype=values.dtype) - total)
-    tau = jnp.clip(missing / jnp.maximum(count, 1), low, high)
-    return jnp.clip(shifted - tau, 0, cap)
-
-
-def _bracket(values: Array, total: Array, cap: Array) -> tuple[Array, Array]:
-    """Neighbouring breakpoints of `t -> sum(clip(values - t, 0, cap))` between which it passes the total."""
-    lowest = jnp.full((1,), -jnp.inf, values.dtype)
-    edges = jnp.concatenate([lowest, jnp.sort(jnp.concatenate([values, values - cap]))])
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) // 2
-        enough = jnp.sum(jnp.clip(values - edges[middle], 0, cap)) >= total
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
-
-    # Sums at single breakpoints, where prefix sums over all of them would cancel.
-    last = edges.size - 1
-    ends = jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32)
-    low, high = jax.lax.fori_loop(0, last.bit_length(), halve, ends)
-    return edges[low], edges[high]
 
 
 class KSparse(ConvexSet):
