@@ -88,10 +88,12 @@ def _threshold(values: Array, total: Array, cap: Array, bracket: _Bracket, start
         done = jnp.abs(over) <= eps * total * (4 + jnp.sqrt(between))
         done |= (between > 0) & (newton == tau)
         done |= ~jnp.isfinite(over)  # the answer is then NaN too
-        stop = jnp.where(done, tau, low)  # both ends are right up to rounding where no float is left in between
+        # Where no float is left in between, the sum jumps at the upper end: an entry, up to rounding.
+        stop = jnp.where(done, tau, high)
         return _Search(jnp.where(done | empty, stop, ahead), _Bracket(low, high), now.step + 1, done | empty)
 
-    begin = _Search(start, bracket, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    below = _Bracket(jnp.nextafter(bracket.low, -jnp.inf), bracket.high)  # the rounded low may be too high
+    begin = _Search(start, below, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     return jax.lax.while_loop(lambda now: ~now.done, advance, begin).tau
 
 
