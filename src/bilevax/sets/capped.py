@@ -1,4 +1,4 @@
-"""Entries with a cap and a total: fractional choices of k out of n, and their signed version."""
+"""Entries with a cap and a total: fractional choices of k out of n, with equal weights or signed."""
 
 from __future__ import annotations
 
@@ -124,6 +124,70 @@ class CappedSimplex(ConvexSet):
         return Diameter(jnp.sqrt(jnp.sum(amounts[: n // 2] ** 2) + jnp.sum(amounts[: n - n // 2] ** 2)), True)
 
 
+def _count(k: Any) -> Any:
+    return int(k) if isinstance(k, np.integer) else k
+
+
+def _check_count(owner: Any) -> None:
+    if isinstance(owner.k, bool) or not isinstance(owner.k, int) or owner.k < 1:
+        raise ValueError(f"{type(owner).__name__}: k must be a positive whole number, got {owner.k!r}.")
+
+
+class SparseSimplex(ConvexSet):
+    """The convex hull of vectors with k entries `radius / k` and zeros: `0 <= x <= radius / k`, sum `radius`.
+
+    At least k entries share the weight. It is the part of the simplex on which no entry exceeds `radius / k`, hence
+    `CappedSimplex(radius, radius / k)`; `k = 1` is the whole simplex. The hull of all vectors of the simplex with at
+    most k non-zero entries would be the simplex for every k, since a vertex of the simplex has one.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> pair = bx.SparseSimplex(2)
+    >>> direction = jnp.array([3.0, -1.0, 2.0])
+    >>> pair.lmo(direction, pair.start(direction))[0].tolist()
+    [0.0, 0.5, 0.5]
+    """
+
+    k: int = eqx.field(static=True, converter=_count)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
+
+    def __check_init__(self) -> None:
+        _check_count(self)
+        check_positive(self, "radius")
+
+    def __repr__(self) -> str:
+        size = f", radius={float(self.radius):g}" if is_concrete(self.radius) else ""
+        return f"SparseSimplex(k={self.k}{size})"
+
+    def _capped(self) -> CappedSimplex:
+        return CappedSimplex(self.radius, self.radius / self.k)
+
+    def check_like(self, like: PyTree) -> None:
+        if trees.size(like) < self.k:
+            raise ValueError(
+                f"{self!r} is empty for {trees.size(like)} entries: at least {self.k} share the weight; "
+                f"take k at most {trees.size(like)}."
+            )
+
+    def scale(self) -> Scalar | float:
+        return self._capped().scale()
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        values, back = flat(direction)
+        _, smallest = jax.lax.top_k(-values, self.k)
+        return back(jnp.zeros_like(values).at[smallest].set(self.radius / self.k)), exact(memory)
+
+    def project(self, x: PyTree) -> PyTree:
+        return self._capped().project(x)
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        return self._capped().conditions(x)
+
+    def diameter(self, like: PyTree) -> Diameter:
+        # Two choices of k out of n differ in at most n - k entries on each side.
+        apart = max(min(self.k, trees.size(like) - self.k), 0)
+        return Diameter(self.radius * (math.sqrt(2 * apart) / self.k), True)
+
+
 class KSparse(ConvexSet):
     """The convex hull of vectors with k entries `+-radius`: `|x|_inf <= radius`, `|x|_1 <= k radius`.
 
@@ -134,12 +198,11 @@ class KSparse(ConvexSet):
     [-1.0, 0.0, 1.0]
     """
 
-    k: int = eqx.field(static=True, converter=lambda k: int(k) if isinstance(k, np.integer) else k)
+    k: int = eqx.field(static=True, converter=_count)
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
     def __check_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
-            raise ValueError(f"KSparse: k must be a positive whole number, got {self.k!r}.")
+        _check_count(self)
         check_positive(self, "radius")
 
     def __repr__(self) -> str:

@@ -1,0 +1,134 @@
+"""The projection onto non-negative matrices with given row and column sums, in compiled code.
+
+For prices b of the columns, the nearest matrix with the right row sums is `X(b)`: each row of `V - b` projected onto a
+simplex. The columns of `X(b)` have the right sums for the b that maximizes the dual function, whose gradient is
+`sums of the columns of X(b) - wanted`. X(b) is linear in pieces, and Newton's method ends on the right piece.
+
+Where V is much larger than the sums, the answer is close to that of a linear program and Newton's method gets lost.
+Hence a path: a small multiple of V first, then twice as much and so on, each time from the prices found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Scalar
+
+from bilevax.sets.threshold import project_simplex
+
+_STEPS = 200
+"""Newton steps at most on one multiple of V; ten are usual."""
+_CUTS = 40
+"""Trial steps at most on the line of one Newton step."""
+_GROWTH = 2.0
+"""Each multiple of V is this many times the one before."""
+_ROUGH = 0.1
+"""Error in the column sums, relative to the largest of them, at which the path goes on."""
+
+
+class _Prices(NamedTuple):
+    b: Float[Array, " n"]
+    x: Float[Array, "m n"]
+    excess: Float[Array, " n"]
+
+    def error(self) -> Scalar:
+        return jnp.max(jnp.abs(self.excess))
+
+
+_Price = Callable[[Array], _Prices]
+
+
+class _Newton(NamedTuple):
+    now: _Prices
+    best: _Prices
+    step: Array
+    failures: Array
+
+
+class _Path(NamedTuple):
+    part: Scalar
+    prices: _Prices
+    done: Array
+
+
+@jax.jit
+def project_margins(
+    values: Float[Array, "m n"], rows: Float[Array, " m"], columns: Float[Array, " n"]
+) -> Float[Array, "m n"]:
+    """The nearest non-negative matrix with these row sums and column sums."""
+    if values.shape[0] < values.shape[1]:  # the linear system has one equation per column
+        return project_margins(values.T, columns, rows).T
+    # What is added to a whole row or column changes nothing, and a common offset would cost digits.
+    values = values - jnp.mean(values, axis=1, keepdims=True)
+    values = values - jnp.mean(values, axis=0)
+    eps = jnp.finfo(values.dtype).eps
+    spread, mass = jnp.max(values) - jnp.min(values), jnp.max(columns)
+
+    def priced(part: Scalar, b: Array) -> _Prices:
+        x = jax.vmap(project_simplex)(part * values - b, rows)
+        return _Prices(b, x, jnp.sum(x, axis=0) - columns)
+
+    def follow(path: _Path) -> _Path:
+        last = path.part >= 1
+        limit = jnp.where(last, 2 * eps, _ROUGH) * mass
+        found = _newton(lambda b: priced(path.part, b), path.prices, path.part * spread + mass, limit)
+        part = jnp.minimum(_GROWTH * path.part, 1)
+        ahead = priced(part, found.b * (part / path.part))
+        return _Path(part, jax.tree.map(lambda a, b: jnp.where(last, a, b), found, ahead), last)
+
+    part = jnp.minimum(mass / jnp.where(spread > 0, spread, 1), 1)
+    begin = _Path(part, priced(part, jnp.zeros_like(columns)), ~jnp.isfinite(spread))
+    return jax.lax.while_loop(lambda path: ~path.done, follow, begin).prices.x
+
+
+def _newton(priced: _Price, start: _Prices, reach: Scalar, limit: Scalar) -> _Prices:
+    """The best prices of a Newton method that ends at the limit, or where rounding allows no progress."""
+
+    def advance(state: _Newton) -> _Newton:
+        ahead = _line_search(priced, state.now, _direction(state.now, reach))
+        better = ahead.error() < state.best.error()
+        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), ahead, state.best)
+        return _Newton(ahead, best, state.step + 1, jnp.where(better, 0, state.failures + 1))
+
+    def unfinished(state: _Newton) -> Array:
+        error = state.best.error()
+        # Prices are as large as `reach`, and the sums inherit their rounding.
+        rounding = jnp.minimum(64 * jnp.finfo(error.dtype).eps * reach, 1e6 * limit)
+        return (error > limit) & (state.step < _STEPS) & ~((error <= rounding) & (state.failures >= 2))
+
+    zero = jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(unfinished, advance, _Newton(start, start, zero, zero)).best
+
+
+def _direction(now: _Prices, reach: Scalar) -> Array:
+    """Newton's direction, damped so that no price moves by much more than `reach`."""
+    active = (now.x > 0).astype(now.x.dtype)
+    counts = jnp.maximum(jnp.sum(active, axis=1), 1)
+    curvature = jnp.diag(jnp.sum(active, axis=0)) - active.T @ (active / counts[:, None])
+    damping = jnp.maximum(now.error() / reach, 16 * jnp.finfo(now.x.dtype).eps * now.x.shape[0])
+    matrix = curvature + damping * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
+    return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(matrix), now.excess)
+
+
+class _Line(NamedTuple):
+    length: Scalar
+    ahead: _Prices
+    cuts: Array
+
+
+def _line_search(priced: _Price, now: _Prices, direction: Array) -> _Prices:
+    """A step to where the slope of the dual function, which falls along the line, is not clearly negative."""
+    slope = jnp.vdot(direction, now.excess)
+
+    def too_far(line: _Line) -> Array:
+        return (line.cuts < _CUTS) & (jnp.vdot(direction, line.ahead.excess) < -0.1 * slope)
+
+    def halve(line: _Line) -> _Line:
+        length = 0.5 * line.length
+        return _Line(length, priced(now.b + length * direction), line.cuts + 1)
+
+    full = _Line(jnp.ones_like(slope), priced(now.b + direction), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(too_far, halve, full).ahead
