@@ -141,7 +141,6 @@ def test_violations_are_told_in_words(domain, x, words):
 
 
 NONE = "GroupL2Ball: groups is empty; give one label per entry of x."
-NEAREST = "{!r} has no projection; use a solver that needs only its lmo, such as IBCG."
 COUNT = f"{SEGMENT!r}: x has 3 entries; give constraints on as many coordinates."
 BOTH = "CappedSimplex: at_most and at_least exclude each other; leave both out for a fixed sum."
 FULL = "CappedSimplex({}) is empty for {} entries: the largest possible total is {} * cap = {}; "
@@ -217,20 +216,24 @@ def test_total_that_equals_all_caps_up_to_rounding_is_accepted(dtype):
     np.testing.assert_allclose(full.project(jnp.arange(39, dtype=dtype)), 0.1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("domain, shape", [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,))], ids=repr)
-def test_host_sets_have_no_projection_and_may_be_traced(domain, shape):
-    with raises(NotImplementedError, NEAREST.format(domain)):
-        domain.project(jnp.zeros(shape))
+HOST = [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,)), (bx.TransportPolytope([2.0, 1.0], [2.5, 0.5]), (2, 2))]
+
+
+@pytest.mark.parametrize("domain, shape", HOST, ids=repr)
+def test_host_sets_may_be_traced(domain, shape):
     assert domain.kernels is bx.Product((domain, bx.Simplex())).kernels is Kernels.CALLBACK
+    x = jnp.ones(shape)
+    np.testing.assert_array_equal(jax.jit(domain.project)(x), domain.project(x))
 
 
-@pytest.mark.parametrize("domain, shape", [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,))], ids=repr)
+@pytest.mark.parametrize("domain, shape", HOST, ids=repr)
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_direction_that_is_not_finite_gives_nan_and_no_exception(domain, shape, bad):
     direction = jnp.ones(shape).at[0].set(bad)
     for ask in (domain.lmo, jax.jit(domain.lmo)):
         s, memory = ask(direction, domain.start(direction))
         assert s.shape == shape and np.all(np.isnan(s)) and np.isnan(memory.error)
+        assert np.any(np.isnan(domain.project(direction)))
 
 
 def test_failing_program_is_reported_with_its_status():

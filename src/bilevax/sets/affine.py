@@ -20,6 +20,11 @@ def _refuse_lmo(domain: ConvexSet) -> Any:
     raise NotImplementedError(f"{domain!r} is unbounded and has no lmo; use a projected or gradient method.")
 
 
+def _beyond_rounding(distance: Array, x: PyTree) -> Array:
+    """What is left of a distance after the rounding of an inner product with x, which may be as large as it likes."""
+    return distance - 4 * jnp.finfo(distance.dtype).eps * trees.norm(x)
+
+
 def _normal(value: Any) -> PyTree:
     """One leaf for a list of numbers, a leaf for each array of a tree."""
     if isinstance(value, (list, tuple)) and all(map(np.isscalar, jax.tree.leaves(value))):
@@ -54,21 +59,29 @@ class _OneRow(ConvexSet):
                 f"{[w.shape for w in wanted.leaves]}; give one number per entry, in the structure of x."
             )
 
-    def _row(self, dtype: Any) -> tuple[Array, Array]:
-        """The normal vector at length one, and b to match."""
+    def _row(self, dtype: Any) -> tuple[Array, Array, Array]:
+        """The normal vector with a largest entry of 1, its length, and b to match."""
         values = flat(jax.tree.map(lambda v: jnp.asarray(v, dtype), self.a))[0]
         unit = direction_unit(values)
-        length = jnp.linalg.norm(values / unit)
-        return values / unit / length, jnp.asarray(self.b, dtype) / unit / length
+        return values / unit, jnp.linalg.norm(values / unit), jnp.asarray(self.b, dtype) / unit
 
-    def _above(self, values: Array) -> tuple[Array, Array]:
-        """How far a point lies beyond the border, and the way there."""
-        normal, level = self._row(values.dtype)
-        return jnp.vdot(normal, values) - level, normal
+    def _distance(self, x: PyTree) -> Array:
+        """How far a point lies beyond the border; negative on the other side."""
+        values, _ = flat(x)
+        normal, length, level = self._row(values.dtype)
+        return (jnp.vdot(normal, values) - level) / length
 
     def scale(self) -> Scalar | float:
-        level = self._row(jnp.result_type(self.b))[1]
-        return jnp.maximum(1.0, jnp.abs(level))
+        _, length, level = self._row(jnp.result_type(self.b))
+        return jnp.maximum(1.0, jnp.abs(level) / length)
+
+    def _border(self, x: PyTree, *, always: bool) -> PyTree:
+        """The nearest point of the border, always or only for points beyond it."""
+        values, back = flat(x)
+        normal, _, level = self._row(values.dtype)
+        above = jnp.vdot(normal, values) - level
+        above = above if always else jnp.maximum(above, 0)
+        return back(values - (above / jnp.vdot(normal, normal)) * normal)
 
     def vertex(self, like: PyTree) -> PyTree:
         return self.project(trees.shapes(like).zeros())
@@ -88,13 +101,11 @@ class Halfspace(_OneRow):
         return _refuse_lmo(self)
 
     def project(self, x: PyTree) -> PyTree:
-        values, back = flat(x)
-        above, normal = self._above(values)
-        return back(values - jnp.maximum(above, 0) * normal)
+        return self._border(x, always=False)
 
     def conditions(self, x: PyTree) -> list[Condition]:
-        above, _ = self._above(flat(x)[0])
-        return [Condition("it lies {:.6g} beyond the half-space", above, above)]
+        above = self._distance(x)
+        return [Condition("it lies {:.6g} beyond the half-space", above, _beyond_rounding(above, x))]
 
     def diameter(self, like: PyTree) -> Diameter:
         return Diameter(np.inf, True)
@@ -116,13 +127,11 @@ class Hyperplane(_OneRow):
         return self.vertex(direction), exact(memory)
 
     def project(self, x: PyTree) -> PyTree:
-        values, back = flat(x)
-        above, normal = self._above(values)
-        return back(values - above * normal)
+        return self._border(x, always=True)
 
     def conditions(self, x: PyTree) -> list[Condition]:
-        off = jnp.abs(self._above(flat(x)[0])[0])
-        return [Condition("it lies {:.6g} off the hyperplane", off, off)]
+        off = jnp.abs(self._distance(x))
+        return [Condition("it lies {:.6g} off the hyperplane", off, _beyond_rounding(off, x))]
 
     def diameter(self, like: PyTree) -> Diameter:
         return Diameter(np.inf if trees.size(like) > 1 else 0.0, True)  # on a line, a hyperplane is one point
@@ -204,7 +213,7 @@ class AffineSet(ConvexSet):
 
     def conditions(self, x: PyTree) -> list[Condition]:
         distance = jnp.linalg.norm(self._off(flat(x)[0])[0])
-        return [Condition("it lies {:.6g} off the equations", distance, distance)]
+        return [Condition("it lies {:.6g} off the equations", distance, _beyond_rounding(distance, x))]
 
     def diameter(self, like: PyTree) -> Diameter:
         return Diameter(0.0 if self._is_point() else np.inf, True)
