@@ -10,6 +10,7 @@ Hence a path: a small multiple of V first, then twice as much and so on, each ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -50,7 +51,8 @@ class _Newton(NamedTuple):
 
 class _Path(NamedTuple):
     part: Scalar
-    prices: _Prices
+    b: Float[Array, " n"]
+    x: Float[Array, "m n"]
     done: Array
 
 
@@ -64,24 +66,24 @@ def project_margins(
     # What is added to a whole row or column changes nothing, and a common offset would cost digits.
     values = values - jnp.mean(values, axis=1, keepdims=True)
     values = values - jnp.mean(values, axis=0)
-    eps = jnp.finfo(values.dtype).eps
     spread, mass = jnp.max(values) - jnp.min(values), jnp.max(columns)
-
-    def priced(part: Scalar, b: Array) -> _Prices:
-        x = jax.vmap(project_simplex)(part * values - b, rows)
-        return _Prices(b, x, jnp.sum(x, axis=0) - columns)
+    finest = jnp.finfo(values.dtype).eps * (2 + math.sqrt(values.shape[0]))  # rounding of a sum
 
     def follow(path: _Path) -> _Path:
+        def priced(b: Array) -> _Prices:
+            x = jax.vmap(project_simplex)(path.part * values - b, rows)
+            return _Prices(b, x, jnp.sum(x, axis=0) - columns)
+
         last = path.part >= 1
-        limit = jnp.where(last, 2 * eps, _ROUGH) * mass
-        found = _newton(lambda b: priced(path.part, b), path.prices, path.part * spread + mass, limit)
+        limit = jnp.where(last, finest, _ROUGH) * mass
+        found = _newton(priced, priced(path.b), path.part * spread + mass, limit)
         part = jnp.minimum(_GROWTH * path.part, 1)
-        ahead = priced(part, found.b * (part / path.part))
-        return _Path(part, jax.tree.map(lambda a, b: jnp.where(last, a, b), found, ahead), last)
+        return _Path(part, found.b * (part / path.part), found.x, last)
 
     part = jnp.minimum(mass / jnp.where(spread > 0, spread, 1), 1)
-    begin = _Path(part, priced(part, jnp.zeros_like(columns)), ~jnp.isfinite(spread))
-    return jax.lax.while_loop(lambda path: ~path.done, follow, begin).prices.x
+    lost = ~jnp.isfinite(spread)
+    begin = _Path(part, jnp.zeros_like(columns), jnp.where(lost, jnp.nan, values), lost)
+    return jax.lax.while_loop(lambda path: ~path.done, follow, begin).x
 
 
 def _newton(priced: _Price, start: _Prices, reach: Scalar, limit: Scalar) -> _Prices:
@@ -124,11 +126,12 @@ def _line_search(priced: _Price, now: _Prices, direction: Array) -> _Prices:
     slope = jnp.vdot(direction, now.excess)
 
     def too_far(line: _Line) -> Array:
-        return (line.cuts < _CUTS) & (jnp.vdot(direction, line.ahead.excess) < -0.1 * slope)
+        falls = jnp.vdot(direction, line.ahead.excess) < -0.1 * slope
+        return (line.cuts == 0) | ((line.cuts < _CUTS) & falls)
 
     def halve(line: _Line) -> _Line:
         length = 0.5 * line.length
         return _Line(length, priced(now.b + length * direction), line.cuts + 1)
 
-    full = _Line(jnp.ones_like(slope), priced(now.b + direction), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(too_far, halve, full).ahead
+    begin = _Line(jnp.full_like(slope, 2.0), now, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(too_far, halve, begin).ahead
