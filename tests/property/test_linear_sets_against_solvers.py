@@ -15,6 +15,7 @@ from zoo import UNBOUNDED
 import bilevax as bx
 from bilevax import trees
 from bilevax.problems import random_quadratic
+from bilevax.sets.margins import project_margins
 
 RNG = np.random.default_rng(31)
 project = jax.jit(lambda domain, x: domain.project(x))
@@ -227,6 +228,22 @@ def test_doubly_stochastic_projection_on_hard_numbers():
         slope = slope - slope.mean(axis=1, keepdims=True)
         gap = np.sum(slope * p) - slope[linear_sum_assignment(slope)].sum()
         assert gap <= 1e-12 * n * max(1.0, spread, 1e-3 * np.max(np.abs(x))), name
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (6, 2)])
+def test_derivative_of_the_projection_onto_plans(shape):
+    rng = np.random.default_rng(7)
+    x, change = (jnp.asarray(rng.standard_normal(shape)) for _ in range(2))
+    rows, columns = (jnp.asarray(rng.dirichlet(np.ones(n))) for n in shape)
+    ask = jax.jit(lambda v: project_margins(v, rows, columns))
+    _, forward = jax.jvp(ask, (x,), (change,))
+    np.testing.assert_allclose(forward, (ask(x + 1e-6 * change) - ask(x - 1e-6 * change)) / 2e-6, atol=1e-8)
+    weights = jnp.asarray(rng.standard_normal(shape))
+    backward = jax.vjp(ask, x)[1](weights)[0]
+    np.testing.assert_allclose(jnp.vdot(backward, change), jnp.vdot(weights, forward), atol=1e-12)
+    _, by_rows = jax.jvp(lambda r, c: project_margins(x, r, c), (rows, columns), (rows, columns))
+    ends = [project_margins(x, (1 + h) * rows, (1 + h) * columns) for h in (1e-6, -1e-6)]
+    np.testing.assert_allclose(by_rows, (ends[0] - ends[1]) / 2e-6, atol=1e-8)
 
 
 def polytope(d, rng):

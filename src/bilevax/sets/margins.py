@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
+from bilevax.linalg.brief import brief_jit
 from bilevax.sets.threshold import project_simplex
 
 _STEPS = 200
@@ -26,6 +27,8 @@ _CUTS = 40
 """Trial steps at most on the line of one Newton step."""
 _GROWTH = 2.0
 """Each multiple of V is this many times the one before."""
+_SMALL = 1000
+"""Entries up to which compilation takes longer than some thousand projections."""
 _ROUGH = 0.1
 """Error in the column sums, relative to the largest of them, at which the path goes on."""
 
@@ -56,13 +59,17 @@ class _Path(NamedTuple):
     done: Array
 
 
-@jax.jit
 def project_margins(
     values: Float[Array, "m n"], rows: Float[Array, " m"], columns: Float[Array, " n"]
 ) -> Float[Array, "m n"]:
     """The nearest non-negative matrix with these row sums and column sums."""
+    return (_quickly_compiled if values.size <= _SMALL else _compiled)(values, rows, columns)
+
+
+@jax.custom_jvp
+def _project(values: Array, rows: Array, columns: Array) -> Array:
     if values.shape[0] < values.shape[1]:  # the linear system has one equation per column
-        return project_margins(values.T, columns, rows).T
+        return _project(values.T, columns, rows).T
     # What is added to a whole row or column changes nothing, and a common offset would cost digits.
     values = values - jnp.mean(values, axis=1, keepdims=True)
     values = values - jnp.mean(values, axis=0)
@@ -86,6 +93,22 @@ def project_margins(
     return jax.lax.while_loop(lambda path: ~path.done, follow, begin).x
 
 
+@_project.defjvp
+def _slope(point: tuple[Array, Array, Array], change: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    """On one linear piece the positive entries change by `values - a - b`, with prices that keep the sums right."""
+    x = _project(*point)
+    values, rows, columns = change
+    active, counts, curvature = _piece(x)
+    values = active * values
+    over = (jnp.sum(values, axis=1) - rows) / counts
+    b = _solved(curvature, jnp.sum(values, axis=0) - columns - over @ active, 0.0)
+    a = over - (active @ b) / counts
+    return x, values - active * (a[:, None] + b)
+
+
+_compiled, _quickly_compiled = jax.jit(_project), brief_jit(_project)
+
+
 def _newton(priced: _Price, start: _Prices, reach: Scalar, limit: Scalar) -> _Prices:
     """The best prices of a Newton method that ends at the limit, or where rounding allows no progress."""
 
@@ -105,14 +128,24 @@ def _newton(priced: _Price, start: _Prices, reach: Scalar, limit: Scalar) -> _Pr
     return jax.lax.while_loop(unfinished, advance, _Newton(start, start, zero, zero)).best
 
 
+def _piece(x: Array) -> tuple[Array, Array, Array]:
+    """Which entries are positive, how many in each row, and minus the derivative of the column sums by the prices."""
+    active = (x > 0).astype(x.dtype)
+    counts = jnp.maximum(jnp.sum(active, axis=1), 1)
+    return active, counts, jnp.diag(jnp.sum(active, axis=0)) - active.T @ (active / counts[:, None])
+
+
+def _solved(curvature: Array, right: Array, damping: Scalar | float) -> Array:
+    """The curvature is singular: equal changes of all prices change nothing. Some damping makes it regular."""
+    n = curvature.shape[0]
+    damping = jnp.maximum(damping, 16 * jnp.finfo(curvature.dtype).eps * n)
+    factor = jax.scipy.linalg.cho_factor(curvature + damping * jnp.eye(n, dtype=curvature.dtype))
+    return jax.scipy.linalg.cho_solve(factor, right)
+
+
 def _direction(now: _Prices, reach: Scalar) -> Array:
     """Newton's direction, damped so that no price moves by much more than `reach`."""
-    active = (now.x > 0).astype(now.x.dtype)
-    counts = jnp.maximum(jnp.sum(active, axis=1), 1)
-    curvature = jnp.diag(jnp.sum(active, axis=0)) - active.T @ (active / counts[:, None])
-    damping = jnp.maximum(now.error() / reach, 16 * jnp.finfo(now.x.dtype).eps * now.x.shape[0])
-    matrix = curvature + damping * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
-    return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(matrix), now.excess)
+    return _solved(_piece(now.x)[2], now.excess, now.error() / reach)
 
 
 class _Line(NamedTuple):
