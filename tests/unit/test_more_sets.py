@@ -245,6 +245,14 @@ def test_failing_program_is_reported_with_its_status():
             jax.jit(SQUARE.lmo)(jnp.ones(2), SQUARE.start(jnp.ones(2)))
 
 
+def test_failing_transport_program_is_reported_with_its_status():
+    plans = bx.TransportPolytope([2.0, 1.0], [2.5, 0.5])
+    answer = scipy.optimize.OptimizeResult(status=1, message="out of time")
+    with mock.patch("scipy.optimize.linprog", return_value=answer):
+        with raises(RuntimeError, "TransportPolytope: the linear program failed with status 1: out of time"):
+            plans.lmo(jnp.ones((2, 2)), plans.start(jnp.ones((2, 2))))
+
+
 def test_equal_polytopes_share_compiled_code():
     trace = mock.Mock()
     ask = jax.jit(lambda p, d: (p.lmo(d, p.start(d))[0], trace())[0])
@@ -253,6 +261,8 @@ def test_equal_polytopes_share_compiled_code():
     assert trace.call_count == 1
     ask(bx.Polytope([[1.0, 2.0]], [1.0], lower=0.0), jnp.ones(2))
     assert trace.call_count == 2
+    assert bx.TransportPolytope([1, 2], [3]).margins == bx.TransportPolytope(np.array([1.0, 2.0]), [3.0]).margins
+    assert bx.TransportPolytope([1, 2], [3]).margins != bx.TransportPolytope([2, 1], [3]).margins
 
 
 def test_repr_shows_what_was_given():

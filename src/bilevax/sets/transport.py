@@ -133,10 +133,14 @@ class _Margins:
             ]
         )
         unit = float(np.max(self.rows))
-        answer = scipy.optimize.linprog(
-            direction, A_eq=equal.tocsr(), b_eq=np.r_[self.rows, self.columns] / unit, bounds=(0, None), method="highs",
-            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-        )  # fmt: skip
+        # Numbers that allow no error below 1e-10 may still allow the usual 1e-7.
+        for tolerance in (1e-10, 1e-7):
+            answer = scipy.optimize.linprog(
+                direction, A_eq=equal.tocsr(), b_eq=np.r_[self.rows, self.columns] / unit, method="highs",
+                options={"primal_feasibility_tolerance": tolerance, "dual_feasibility_tolerance": tolerance},
+            )  # fmt: skip
+            if answer.status == 0:
+                break
         if answer.status != 0:
             raise RuntimeError(
                 f"TransportPolytope: the linear program failed with status {answer.status}: {answer.message}"
