@@ -88,11 +88,16 @@ SOLVERS = {
     "F2SA": bx.F2SA(),
     "F3SA": bx.F3SA(),
     "StochasticIBCG": bx.StochasticIBCG(),
-    "BlockIBCG": bx.BlockIBCG(lower_steps=4),
+    "BlockIBCG": bx.BlockIBCG(),
+    "AdaptiveIBCG": bx.AdaptiveIBCG(),
+    "PairwiseIBCG": bx.PairwiseIBCG(),
+    "PairwiseIBCG last steps": bx.PairwiseIBCG(memory=3),
+    "ProjectedIBCG": bx.ProjectedIBCG(),
+    "ProjectedIBCG last steps": bx.ProjectedIBCG(3),
 }
 SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if moves_both_ways(s)}
 STEP = {type(solver).__name__: "xi" for solver in SOLVERS.values()}
-STEP |= {"BlockIBCG": None}  # it finds the step by itself
+STEP |= dict.fromkeys(("BlockIBCG", "AdaptiveIBCG", "PairwiseIBCG", "ProjectedIBCG"))  # they find the step themselves
 STEP |= {"IBCG": "gamma", "StochasticIBCG": "gamma", "SBFW": "eta", "TTSA": "alpha", "BSA": "alpha", "ABA": "beta"}
 ON_ROWS = {"SBFW", "TTSA", "BSA", "StocBiO", "SUSTAIN", "FSLA", "SABA", "MASOBA", "SRBA", "F3SA", "StochasticIBCG"}
 """Methods for sampled problems, by class."""
@@ -168,7 +173,12 @@ COSTS = {
     "F2SA": (bx.F2SA(0.1, lower=T), (T + 1, 2 * T + 2, 0, 0, 0, 1)),
     "F3SA": (bx.F3SA(0.1), (4, 8, 0, 0, 0, 1)),
     "StochasticIBCG": (bx.StochasticIBCG(), (4, 2, 2, 2, 1, 0)),
-    "BlockIBCG": (bx.BlockIBCG(lower_steps=T), (4, 2 * T, 2 * T, 2, 0, 1)),
+    "BlockIBCG": (bx.BlockIBCG(), (None, None, None, None, 0, None)),
+    "AdaptiveIBCG": (bx.AdaptiveIBCG(), (2, None, None, 1, 1, 0)),
+    "PairwiseIBCG": (bx.PairwiseIBCG(), (2, None, None, 1, 1, 0)),
+    "PairwiseIBCG last steps": (bx.PairwiseIBCG(memory=3), (2, None, None, 1, 1, 0)),
+    "ProjectedIBCG": (bx.ProjectedIBCG(), (2, None, None, 1, 0, None)),
+    "ProjectedIBCG last steps": (bx.ProjectedIBCG(3), (2, None, None, 1, 0, None)),
 }
 
 

@@ -77,10 +77,13 @@ from bilevax.solvers import SOBA as SOBA
 from bilevax.solvers import SRBA as SRBA
 from bilevax.solvers import SUSTAIN as SUSTAIN
 from bilevax.solvers import TTSA as TTSA
+from bilevax.solvers import AdaptiveIBCG as AdaptiveIBCG
 from bilevax.solvers import AIDBiO as AIDBiO
 from bilevax.solvers import AmIGO as AmIGO
 from bilevax.solvers import BlockIBCG as BlockIBCG
 from bilevax.solvers import ITDBiO as ITDBiO
+from bilevax.solvers import PairwiseIBCG as PairwiseIBCG
+from bilevax.solvers import ProjectedIBCG as ProjectedIBCG
 from bilevax.solvers import StocBiO as StocBiO
 from bilevax.solvers import StochasticIBCG as StochasticIBCG
 from bilevax.solvers.auto import auto as auto

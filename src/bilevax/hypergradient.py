@@ -134,40 +134,54 @@ def lower_solution(
         # Where curvature is not positive at once, the gradient is all that is known.
         known = trees.inner(solution.w, solution.w) > 0
         p = jax.tree.map(lambda u, v: jnp.where(known, u, v), solution.w, g_y)
-        value, slope = problem.lower_value(x, y), trees.inner(p, g_y)
-
-        # Far away g itself decides: the norm of its gradient may rise along p, above all where conjugate gradients
-        # could not finish. Near the end only the gradient is accurate.
-        far = slope > 1e3 * jnp.sqrt(eps) * jnp.abs(value)
-
-        def trial(t: Scalar) -> tuple[PyTree, PyTree, Scalar, Array]:
-            y_t = trees.axpy(-t, p, y)
-            g_t = problem.lower_grad(x, y_t)
-            norm = trees.norm(g_t)
-            fall = value - problem.lower_value(x, y_t)
-            accepted = jnp.where(far, fall >= 0.1 * t * slope, norm <= (1 - 1e-4 * t) * size)
-            return y_t, g_t, norm, accepted & jnp.isfinite(norm)
-
-        def too_long(search: tuple[Any, ...]) -> Array:
-            t, _, _, _, accepted = search
-            return ~accepted & (t > eps)
-
-        one = jnp.ones((), size.dtype)
-        _, y_t, g_t, new, accepted = host_loops.loop_while(
-            too_long, lambda search: (search[0] / 2, *trial(search[0] / 2)), (one, *trial(one)), host=host
-        )
+        found = newton_search(problem, x, y, g_y, p, host=host)
         # Terms of the size of H y cancel in the gradient; below their rounding nothing can be gained.
         floor = 4 * eps * trees.norm(hvp(y))
-        keep = lambda u, v: jnp.where(accepted, u, v)  # noqa: E731
-        y, g_y = jax.tree.map(keep, y_t, y), jax.tree.map(keep, g_t, g_y)
-        products = products + solution.products + 1
-        return y, g_y, jnp.where(accepted, new, size), accepted & (new > floor), k + 1, products
+        products, new = products + solution.products + 1, trees.norm(found.g_y)
+        return found.y, found.g_y, new, found.accepted & (new > floor), k + 1, products
 
     g_y = problem.lower_grad(x, y)
     first = size = trees.norm(g_y)
     start = (y, g_y, size, jnp.isfinite(size) & (size > 0), jnp.asarray(0), jnp.zeros((), jnp.int32))
     y, *_, products = host_loops.loop_while(unfinished, newton, start, host=host)
     return y, products
+
+
+class Searched(NamedTuple):
+    """Where a search along a Newton direction ended: at its start if nothing was accepted."""
+
+    y: PyTree
+    g_y: PyTree
+    length: Scalar
+    accepted: Bool[Array, ""]
+    tries: Int[Array, ""]
+
+
+def newton_search(problem: BilevelProblem, x: PyTree, y: PyTree, g_y: PyTree, p: PyTree, *, host: bool) -> Searched:
+    """`y - t p` for the first of t = 1, 1/2, ... that makes progress on the lower level."""
+    eps, size = jnp.finfo(trees.dtype(y)).eps, trees.norm(g_y)
+    value, slope = problem.lower_value(x, y), trees.inner(p, g_y)
+    # Far away g itself decides: the norm of its gradient may rise along p, above all where conjugate gradients
+    # could not finish. Near the end only the gradient is accurate.
+    far, seen = (slope > limit * jnp.abs(value) for limit in (1e3 * jnp.sqrt(eps), 1e3 * eps))
+
+    def trial(t: Scalar, tries: Int[Array, ""]) -> tuple[Any, ...]:
+        y_t = trees.axpy(-t, p, y)
+        g_t = problem.lower_grad(x, y_t)
+        norm = trees.norm(g_t)
+        lower = value - problem.lower_value(x, y_t) >= 0.1 * t * slope
+        accepted = jnp.where(far, lower, (norm <= (1 - 1e-4 * t) * size) | (seen & lower))
+        return y_t, g_t, t, accepted & jnp.isfinite(norm), tries
+
+    def too_long(search: tuple[Any, ...]) -> Array:
+        *_, t, accepted, _ = search
+        return ~accepted & (t > eps)
+
+    one, first = jnp.ones((), size.dtype), jnp.ones((), jnp.int32)
+    shorten = lambda search: trial(search[2] / 2, search[4] + 1)  # noqa: E731
+    y_t, g_t, t, accepted, tries = host_loops.loop_while(too_long, shorten, trial(one, first), host=host)
+    keep = lambda u, v: jnp.where(accepted, u, v)  # noqa: E731
+    return Searched(jax.tree.map(keep, y_t, y), jax.tree.map(keep, g_t, g_y), t, accepted, tries)
 
 
 class Hypergradient(NamedTuple):

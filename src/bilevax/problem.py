@@ -163,6 +163,11 @@ class BilevelProblem(eqx.Module):
         return jax.grad(self.upper, argnums=(0, 1))(x, y, self.data)
 
     @_oracle
+    def upper_value_and_grads(self, x: PyTree, y: PyTree) -> tuple[Scalar, tuple[PyTree, PyTree]]:
+        """The same with f itself."""
+        return jax.value_and_grad(self.upper, argnums=(0, 1))(x, y, self.data)
+
+    @_oracle
     def lower_grad(self, x: PyTree, y: PyTree) -> PyTree:
         """The gradient of g in y."""
         return jax.grad(self.lower, argnums=1)(x, y, self.data)

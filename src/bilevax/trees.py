@@ -178,6 +178,11 @@ def norm(x: PyTree) -> Scalar:
     return np.sqrt(squared) if _numpy(squared) else jnp.sqrt(squared)  # type: ignore[return-value]
 
 
+def choose(first: Array, a: PyTree, b: PyTree) -> PyTree:
+    """`a` if `first`, otherwise `b`."""
+    return jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)
+
+
 def sum_all(x: PyTree) -> Scalar:
     """The sum of all entries."""
     return functools.reduce(jnp.add, [jnp.sum(leaf) for leaf in jax.tree.leaves(x)])

@@ -101,6 +101,11 @@ def advance(problem, solver, state, count):
     return stepping.advance(stepping.problem, solver, state, KEY, np.int32(count)).state
 
 
+def found_itself(name):
+    """Whether a method finds its step by itself."""
+    return zoo.STEP[type(zoo.SOLVERS[name]).__name__] is None
+
+
 def same_kind(a, b):
     kinds = [[(v.shape, v.dtype) for v in jax.tree.leaves(tree)] for tree in (a, b)]
     return jax.tree.structure(a) == jax.tree.structure(b) and kinds[0] == kinds[1]
@@ -121,7 +126,8 @@ def test_step_keeps_structure_and_dtype_and_jit_equals_eager(case):
         assert same_kind(info.direction, x0) and info.gap.shape == () and info.gap.dtype == jnp.float64
         if not case.on_host:  # whose rank, and hence the shapes in its state, may change
             assert same_kind(following, state)
-            assert close((case.at(k + 1)[0], case.at(k)[1]), (following, info), 1e-12)
+            # A method that is at the solution after one step decides on rounding in the next.
+            assert found_itself(case.name) and k or close((case.at(k + 1)[0], case.at(k)[1]), (following, info), 1e-10)
         state = following
 
 
@@ -196,7 +202,8 @@ def test_vmap_equals_a_loop_of_single_runs(name, domain):
     together = jax.vmap(end)(lengths, keys)
     for i in range(3):
         assert close(jax.tree.map(lambda v, i=i: v[i], together), end(lengths[i], keys[i]), 1e-10)
-    assert not close(end(lengths[0], keys[0]), end(lengths[2], keys[0]), 1e-3)
+    if not found_itself(name):
+        assert not close(end(lengths[0], keys[0]), end(lengths[2], keys[0]), 1e-3)
 
 
 @over_solvers
@@ -285,7 +292,18 @@ def test_large_data_are_arguments_of_the_compiled_loop(name):
     def largest_constant(problem):
         solver, state = first_state(problem, told(name), x0, x0)
         traced = jax.make_jaxpr(chunks.advance.__wrapped__)(problem, solver, state, KEY, np.int32(3))
-        return max((np.size(c) for c in traced.consts), default=0)
+        return max((np.size(c) for c in constants(traced)), default=0)
+
+    def constants(traced):
+        yield from traced.consts
+        for part in inside(traced.jaxpr):
+            yield from constants(part)
+
+    def inside(jaxpr):
+        for equation in jaxpr.eqns:
+            for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: hasattr(v, "consts")):
+                if hasattr(value, "consts"):
+                    yield value
 
     large, sampler = jnp.ones(100_000), bx.Blocks(100_000, 100_000) if name == "SABA" else None
     assert largest_constant(bx.BilevelProblem(upper, lower, bx.Simplex(), large, sampler)) < 1000

@@ -158,6 +158,67 @@ def solve_linear(
     return host_loops.loop_while(unfinished, again, (nothing, jnp.zeros((), jnp.int32), ~no), host=host)[0]
 
 
+class Correction(NamedTuple):
+    """A rough solution of `H w = b` from zero."""
+
+    w: PyTree
+    residual: PyTree
+    """`b - H w`, from the recursion."""
+    energy: Scalar
+    """`<w, H w>`, what the solution has gained."""
+    products: Int[Array, ""]
+
+
+def rough_solution(
+    hvp: Product,
+    b: PyTree,
+    *,
+    share: Scalar | float,
+    precondition: Product | None = None,
+    max_steps: Int[Array, ""] | int,
+    host: bool = False,
+) -> Correction:
+    """`H w = b` by conjugate gradients from zero, until the error is about `share` of the solution, in energy.
+
+    The norm of the residual tells nothing of that error where H is ill-conditioned. With a `precondition` close to the
+    inverse of H, the preconditioned residual does. Without one, the steps since a mark must have gained less than
+    `share`^2 of all the energy gained; marks lie farther and farther apart.
+    """
+    dtype = trees.dtype(b)
+    solve = (lambda r: r) if precondition is None else precondition
+    z = solve(b)
+    first = trees.inner(b, z)
+    least = jnp.asarray(share, dtype) ** 2
+
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        *_, k, done = carry
+        return ~done & (k < max_steps)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        w, r, p, rz, gained, at_mark, mark, k, _ = carry
+        Hp = hvp(p)
+        curvature = trees.inner(p, Hp)
+        positive = curvature > 0
+        length = jnp.where(positive, rz / jnp.where(positive, curvature, 1), jnp.where(k == 0, 1, 0))
+        w, r = trees.axpy(length, p, w), trees.axpy(-length, Hp, r)
+        z = solve(r)
+        new, gained = trees.inner(r, z), gained + length * rz
+        if precondition is None:
+            marked = k + 1 == mark
+            done = marked & (gained - at_mark <= least * gained)
+            at_mark = jnp.where(marked, gained, at_mark)
+            mark = jnp.where(marked, mark + 2 + mark // 4, mark)
+        else:
+            done = new <= least * first
+        done = done | ~positive | ~(new > 0)
+        return w, r, trees.axpy(new / rz, p, z), new, gained, at_mark, mark, k + 1, done
+
+    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    start = (trees.zeros_like(b), b, z, first, zero, zero, none + 2, none, ~(first > 0))
+    w, r, _, _, gained, _, _, k, _ = host_loops.loop_while(unfinished, step, start, host=host)
+    return Correction(w, r, gained, k)
+
+
 def _either(first: Array, a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)
 

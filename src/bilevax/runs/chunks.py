@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.protocol import Counts, Info, Observation, Solver, kernels
+from bilevax.solvers.protocol import Counts, Info, Observation, Solver, add_counts, kernels, no_counts
 
 
 def run(
@@ -106,14 +106,13 @@ def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last
         summary = jax.lax.cond(last, lambda: summarize(solver, info), lambda: chunk.summary)
     else:
         summary = summarize(solver, info) if last else chunk.summary
-    return Chunk(state, summary, jax.tree.map(jnp.add, chunk.counts, info.counts), finite)
+    return Chunk(state, summary, add_counts(chunk.counts, info.counts), finite)
 
 
 def _empty(solver: Solver, state: Any) -> Chunk:
     nan = jnp.full((), jnp.nan, trees.dtype(state.x))
-    zero = Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
     direction = trees.zeros_like(state.x) if solver.oracle != "lmo" else None
-    return Chunk(state, StepSummary(nan, nan, nan, direction), zero, jnp.asarray(True))
+    return Chunk(state, StepSummary(nan, nan, nan, direction), no_counts(), jnp.asarray(True))
 
 
 @jax.jit

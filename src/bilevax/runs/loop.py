@@ -66,6 +66,7 @@ class Run:
         self.after_step: Callable[[Run], None] | None = None
         self.verify_after = 0
         self.unverified = ""
+        self.chosen = ""
         self.verified: Audit | None = None
         self.examined: Assumptions | None = None
         self.begun = (x, y)
@@ -112,6 +113,7 @@ class Run:
             solver=self.solver,
             verified=self.verified,
             certificate=self.certificate,
+            chosen=self.chosen,
         )
 
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
@@ -245,7 +247,7 @@ class Run:
             why = f"the {name} was {value:.3e} (+- {error:.0e})"
         self.unverified = f"; at step {self.k} the tracked gap passed but {why}"
         # Verification costs many steps: not again before the run is a quarter longer.
-        self.verify_after = self.k + max(self.plan.every, self.k // 4)
+        self.verify_after = max(self._next_row(), self.k + self.k // 4)
         return None
 
     def _audit(self) -> Audit:
@@ -262,7 +264,7 @@ class Run:
         return self.examined
 
     def _steps_to_next_row(self, chunk: chunks.Chunk | None, seconds: float, last: int) -> Stop | None:
-        goal = min(last, self.k - self.k % self.plan.every + self.plan.every)
+        goal = min(last, self._next_row())
         count = 1
         if chunk is None:
             chunk, seconds = self._call(count)
@@ -280,6 +282,13 @@ class Run:
                 return stop
             count = max(1, min(goal - self.k, int(_CHUNK_SECONDS * count / max(seconds, 1e-9))))
             chunk, seconds = self._call(count)
+
+    def _next_row(self) -> int:
+        """The step of the next row."""
+        every = self.plan.every
+        if self.plan.early and self.k < every:
+            return min(max(1, 2 * self.k), every)
+        return self.k - self.k % every + every
 
     def _nonfinite(self, count: int) -> Stop:
         """Replay the chunk step by step, to name the step and the quantity; the last finite state is kept."""

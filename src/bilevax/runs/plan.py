@@ -20,6 +20,8 @@ class Plan(NamedTuple):
 
     steps: int
     every: int
+    early: bool
+    """Whether there are rows at the steps 1, 2, 4, 8, ... before those: fast methods end among them."""
     time_limit: float
     key: Array
     rules: list[Rule]
@@ -55,6 +57,7 @@ def make_plan(
     return Plan(
         steps=steps,
         every=_whole("every", max(1, steps // 100) if every is None else every, "a whole number of steps per row,"),
+        early=every is None,
         time_limit=np.inf if time_limit is None else float(time_limit),
         key=jax.random.key(0) if key is None else _random_key(key),
         rules=([] if tol is None else [gap_below(float(tol))]) + _functions("stop", stop),

@@ -18,6 +18,7 @@ from bilevax.runs.certificate import Certificate
 from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
+from bilevax.solvers.auto import choose
 from bilevax.solvers.protocol import COUNTS, Solver
 
 
@@ -48,6 +49,8 @@ class Result:
     """The audit on which CONVERGED rests; None for any other status."""
     certificate: Certificate | None = field(default=None, repr=False)
     """What the column `gap_bound` of the trace rests on."""
+    chosen: str = ""
+    """Why `bx.auto` chose the solver; empty if it was named."""
 
     @property
     def success(self) -> bool:
@@ -125,6 +128,7 @@ class Result:
             f"{self.status.name}  {type(self.solver).__name__}, {self.steps} steps in {self.seconds:.3g} s "
             f"(compilation {self.compile_seconds + compiling:.2g} s)",
             f"  why          {self.message}",
+            *([f"  method       {type(self.solver).__name__}, since {self.chosen}"] if self.chosen else []),
             f"  problem      x {trees.describe(self.x)} in {self.problem.domain!r}, y {trees.describe(self.y)}",
             f"  true value   ell(x) = {float(true.ell):.8g}; tracked f(x, y) = {self.trace.last['upper']:.8g}",
             f"  true gap     {_gap_words(true, self.trace)}",
@@ -153,6 +157,9 @@ class Result:
             return "a lower level that is strongly convex in y; bx.diagnose(problem, x0, y0) looks at it more closely."
         if self.status is Status.NONFINITE:
             return "smaller step sizes, or check that lower is strongly convex in y and smooth everywhere x may go."
+        better = choose(self.problem, self.x)
+        if type(better.solver) is not type(self.solver):
+            return f"bx.{type(better.solver).__name__}(), which bx.auto would choose: {better.why}."
         if self.status is Status.STALLED:
             return "another solver, or a smaller step: the present one no longer makes progress."
         gaps, steps = self.trace["gap"], self.trace["step"]

@@ -15,7 +15,7 @@ from bilevax.runs.loop import Run
 from bilevax.runs.plan import Metrics, Plan, make_plan
 from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule
-from bilevax.solvers.auto import auto
+from bilevax.solvers.auto import choose
 from bilevax.solvers.protocol import Solver
 
 
@@ -50,7 +50,7 @@ def solve(
         key: for stochastic methods and estimates; by default `jax.random.key(0)`.
         metrics: `{name: fn(x, y, data)}`, or a function of `(problem, state)` such as `bx.exact_metrics`, or several.
         observers: functions of `(row, state)`, called at every row.
-        every: steps per row of the trace; by default `max(1, steps // 100)`.
+        every: steps per row of the trace; by default `max(1, steps // 100)`, with rows at 1, 2, 4, 8, ... before.
         checkpoint: not available yet.
         progress: draw a progress line; a string labels it.
 
@@ -86,10 +86,13 @@ def solve(
 
 def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, plan: Plan) -> Run:
     """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
-    solver = auto(problem, x) if solver is None else solver
+    why = ""
+    if solver is None:
+        solver, why = choose(problem, x)
     problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
     with CompileTime() as checking:
         oracle_checks.check_oracle(problem, x, solver)
     run = Run(problem, solver, x, y, plan, Interrupt())
+    run.chosen = why
     run.clock.compiling += checking.seconds
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -34,6 +34,8 @@ def _normal(value: Any) -> PyTree:
 
 class _OneRow(ConvexSet):
     """A set given by one linear function: `<a, x>` against `b`."""
+
+    tells_faces: ClassVar[bool] = True
 
     a: PyTree = eqx.field(converter=_normal)
     b: Scalar | float = eqx.field(converter=as_leaf)
@@ -149,6 +151,8 @@ class AffineSet(ConvexSet):
     >>> [round(v, 6) for v in line.project(jnp.zeros(3)).tolist()]
     [0.5, 0.5, 3.0]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     basis: Array | np.ndarray
     """Orthonormal rows that span those of A."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -34,6 +34,8 @@ class CappedSimplex(ConvexSet):
     >>> some.lmo(direction, some.start(direction))[0].tolist()
     [0.0, 1.0, 0.5]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     total: Scalar | float = eqx.field(converter=as_leaf)
     cap: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
@@ -147,6 +149,8 @@ class SparseSimplex(ConvexSet):
     [0.0, 0.5, 0.5]
     """
 
+    tells_faces: ClassVar[bool] = True
+
     k: int = eqx.field(static=True, converter=_count)
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
@@ -197,6 +201,8 @@ class KSparse(ConvexSet):
     >>> pair.lmo(direction, pair.start(direction))[0].tolist()
     [-1.0, 0.0, 1.0]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     k: int = eqx.field(static=True, converter=_count)
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -127,6 +127,10 @@ class Product(ConvexSet):
         return jax.tree.unflatten(jax.tree.structure(self.sets, is_leaf=_is_set), parts)
 
     @property
+    def tells_faces(self) -> bool:  # type: ignore[override]
+        return all(part.tells_faces for part in self._leaves())
+
+    @property
     def kernels(self) -> Kernels:
         return max(part.kernels for part in self._leaves())
 
@@ -188,6 +192,8 @@ class Product(ConvexSet):
 
 class WholeSpace(ConvexSet):
     """No constraint at all; for solvers stated without one."""
+
+    tells_faces: ClassVar[bool] = True
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
         raise NotImplementedError("WholeSpace() is unbounded and has no lmo; use a projected or gradient method.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -85,6 +85,9 @@ class ConvexSet(eqx.Module):
     Methods come in two kinds: `lmo` for projection-free solvers, `project` for projected ones. What a set
     cannot do it refuses by name, at trace time, hence before the first step.
     """
+
+    tells_faces: ClassVar[bool] = False
+    """Whether the derivative of `project` is cheap and right; it shows along which face a point can move."""
 
     @property
     def kernels(self) -> Kernels:

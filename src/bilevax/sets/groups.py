@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -35,6 +35,8 @@ class GroupL2Ball(ConvexSet):
     >>> [round(v, 3) for v in ball.lmo(direction, ball.start(direction))[0].tolist()]
     [-0.6, 0.8, 0.0]
     """
+
+    tells_faces: ClassVar[bool] = True
 
     groups: PyTree
     radius: Scalar | float

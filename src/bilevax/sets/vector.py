@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +23,8 @@ def _one_hot(values: Array, index: Array, entry: Scalar | float) -> Array:
 
 class _Radius(ConvexSet):
     """A set given by one positive number."""
+
+    tells_faces: ClassVar[bool] = True
 
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
@@ -167,6 +169,8 @@ class Box(ConvexSet):
 
     Infinite bounds are allowed; solvers that need the `lmo` then refuse the box.
     """
+
+    tells_faces: ClassVar[bool] = True
 
     lower: PyTree = eqx.field(converter=_bound)
     upper: PyTree = eqx.field(converter=_bound)

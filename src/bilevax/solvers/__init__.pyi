@@ -1,6 +1,7 @@
 """One file per method, `auto` that chooses one, and the protocol they follow; `pieces` holds what they share."""
 
 from bilevax.solvers.aba import ABA as ABA
+from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG as AdaptiveIBCG
 from bilevax.solvers.aid_bio import AIDBiO as AIDBiO
 from bilevax.solvers.amigo import AmIGO as AmIGO
 from bilevax.solvers.ba import BA as BA
@@ -12,7 +13,9 @@ from bilevax.solvers.fsla import FSLA as FSLA
 from bilevax.solvers.ibcg import IBCG as IBCG
 from bilevax.solvers.itd_bio import ITDBiO as ITDBiO
 from bilevax.solvers.masoba import MASOBA as MASOBA
+from bilevax.solvers.pairwise_ibcg import PairwiseIBCG as PairwiseIBCG
 from bilevax.solvers.pbgd import PBGD as PBGD
+from bilevax.solvers.projected_ibcg import ProjectedIBCG as ProjectedIBCG
 from bilevax.solvers.protocol import COUNTS as COUNTS
 from bilevax.solvers.protocol import Counts as Counts
 from bilevax.solvers.protocol import Info as Info

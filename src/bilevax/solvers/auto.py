@@ -1,14 +1,87 @@
-"""The method to use when none is named."""
+"""The method to use when none is named: chosen from the set, the sizes and the structure, never from the clock."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
+from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.ibcg import IBCG
+from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG
+from bilevax.solvers.block_ibcg import BlockIBCG
+from bilevax.solvers.masoba import MASOBA
+from bilevax.solvers.pairwise_ibcg import PairwiseIBCG
+from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Solver
+from bilevax.solvers.stochastic_ibcg import StochasticIBCG
+
+SMALL_MATRIX = 60
+"""Up to so many rows or columns a full decomposition costs less than a search for the leading vectors."""
+MANY = 1_000_000
+"""From so many variables on, vertices are not stored."""
+
+
+class Choice(NamedTuple):
+    """A method, and why."""
+
+    solver: Solver
+    why: str
 
 
 def auto(problem: BilevelProblem, x0: PyTree = None) -> Solver:
-    """A solver for this problem: so far IBCG with estimated constants, a warm-up and steps 2/(k+2)."""
-    return IBCG()
+    """The method that suits this problem best; `solve` takes it when none is named.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> problem = bx.BilevelProblem(
+    ...     lambda x, y, _: jnp.sum(y**2), lambda x, y, _: jnp.sum((y - 2 * x) ** 2), bx.Box(-1.0, 1.0)
+    ... )
+    >>> bx.auto(problem, jnp.zeros(3))
+    ProjectedIBCG(memory=None, inner=20, constants=None)
+    """
+    return choose(problem, x0).solver
+
+
+def choose(problem: BilevelProblem, x0: PyTree = None) -> Choice:
+    """The method of `auto` with the reason in words."""
+    like = problem.x_like if x0 is None else x0
+    if like is None:
+        raise ValueError("auto: the shape of x decides; give x0, or a problem with x_like.")
+    x, domain = jax.tree.map(jnp.asarray, like.zeros() if isinstance(like, trees.Shapes) else like), problem.domain
+    bounded = not np.isinf(float(domain.diameter(x).value))
+    projects = _has_projection(problem, x)
+    if problem.sampler is not None:
+        if bounded:
+            return Choice(StochasticIBCG(), "the problem has a sampler, and the set is bounded")
+        return Choice(MASOBA(), "the problem has a sampler, and the set is unbounded")
+    if _has_low_rank_steps(problem, x):
+        return Choice(BlockIBCG(), "the set holds large matrices of low rank")
+    if projects and not domain.kernels.on_host:
+        return Choice(ProjectedIBCG(), "the set has a cheap projection")
+    if not bounded:
+        return Choice(ProjectedIBCG(), "the set is unbounded")
+    if trees.size(x) < MANY:
+        return Choice(PairwiseIBCG(), "the set has no cheap projection")
+    return Choice(AdaptiveIBCG(), "the set has no cheap projection, and x is too large to store vertices")
+
+
+def _has_projection(problem: BilevelProblem, x: PyTree) -> bool:
+    domain = problem.domain
+    try:
+        _ = domain.project(x) if domain.kernels.on_host else jax.eval_shape(domain.project, x)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _has_low_rank_steps(problem: BilevelProblem, x: PyTree) -> bool:
+    """Whether x is a matrix, too large for full decompositions, of a set with low-rank steps."""
+    try:
+        problem.domain.low_rank_start(x)
+    except NotImplementedError:
+        return False
+    shapes = trees.shapes(x).leaves
+    return isinstance(x, trees.Point) or len(shapes) != 1 or min(shapes[0].shape, default=0) > SMALL_MATRIX

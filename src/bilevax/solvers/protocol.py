@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
@@ -23,6 +24,16 @@ class Counts(eqx.Module):
     crosses: Int[Array, ""] | int = 0
     lmos: Int[Array, ""] | int = 0
     projections: Int[Array, ""] | int = 0
+
+
+def no_counts() -> Counts:
+    """Nothing called yet, as arrays that compiled code can carry."""
+    return Counts(*(jnp.zeros((), jnp.int32) for _ in fields(Counts)))
+
+
+def add_counts(a: Counts, b: Counts) -> Counts:
+    """The calls of both."""
+    return jax.tree.map(jnp.add, a, b)
 
 
 COUNTS = tuple(field.name for field in fields(Counts))

@@ -1,9 +1,9 @@
-"""Whether a function is quadratic in y, read off its traced program: no sample of points could prove it."""
+"""What second derivatives depend on, read off the traced program: no sample of points could prove it."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import PyTree
@@ -50,6 +50,36 @@ def _quadratic(upper: Objective, lower: Objective, shapes: trees.Shapes) -> bool
     traced = jax.make_jaxpr(products)(y, x, y, data).jaxpr
     count = len(jax.tree.leaves(y))
     return not any(_depends(traced, [i < count for i in range(len(traced.invars))]))
+
+
+class LowerCurvature(NamedTuple):
+    """What the Hessian of the lower level is seen not to depend on; False may be caution."""
+
+    constant: bool
+    """Neither on x nor on y."""
+    quadratic: bool
+    """Not on y."""
+
+
+def lower_curvature(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerCurvature:
+    """Whether one Hessian serves all y, or all x and y."""
+    return _lower_curvature(problem.lower, trees.shapes((trees.coordinates(x), y, problem.data)))
+
+
+@functools.lru_cache(maxsize=512)
+def _lower_curvature(lower: Objective, shapes: trees.Shapes) -> LowerCurvature:
+    def product(y: PyTree, x: PyTree, z: PyTree, data: Any) -> Any:
+        return jax.vjp(jax.grad(lambda y: lower(x, y, data)), y)[1](z)
+
+    x, y, data = jax.tree.unflatten(shapes.structure, shapes.leaves)
+    if _has_kinks(jax.make_jaxpr(lambda y, x, d: lower(x, y, d))(y, x, data).jaxpr):
+        return LowerCurvature(False, False)
+    traced = jax.make_jaxpr(product)(y, x, y, data).jaxpr
+    of_y, of_x = len(jax.tree.leaves(y)), len(jax.tree.leaves(x))
+    on_y, on_x_or_y = (
+        any(_depends(traced, [i < count for i in range(len(traced.invars))])) for count in (of_y, of_y + of_x)
+    )
+    return LowerCurvature(not on_x_or_y, not on_y)
 
 
 def _has_kinks(jaxpr: Any) -> bool:

@@ -211,7 +211,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.left_, self.right_ = (np.asarray(factor, float) for factor in x.factors())
         self.rank_, self.n_steps_ = fit.rank, fit.steps
         # The multiplier of the ball: at the solution <F, x> = -multiplier * radius.
-        slope = float(np.dot(np.asarray(fit.state.estimate.F), np.asarray(x.values))) * fit.count / 2
+        slope = float(np.dot(np.asarray(fit.state.lower.F), np.asarray(x.values))) * fit.count / 2
         self.multiplier_ = max(-slope / self.radius_, 0.0)
         self.entry_starts_, self.entry_cols_ = np.asarray(fit.pattern.starts), np.asarray(fit.pattern.cols)
         self.row_counts_, self.col_counts_ = np.asarray(effects.row_counts), np.asarray(effects.col_counts)

@@ -135,7 +135,7 @@ class CompletionFit:
     def _fit_effects(self, run: Run) -> None:
         """After a step of the matrix, a step of the effects; the next step of the matrix sees them."""
         assert self.effects is not None
-        direction = np.asarray(run.state.estimate.F) * (self.count / 2)
+        direction = np.asarray(run.state.lower.F) * (self.count / 2)
         if self.options.effects:
             self.effects.update(direction)
             self._set_offset()

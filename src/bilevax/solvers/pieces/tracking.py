@@ -1,0 +1,225 @@
+"""The lower level followed from point to point: y, the adjoint, the direction and the value of ell there.
+
+Both inner problems begin where the last point left them and are solved to a share of what is new, so that their errors
+shrink with the steps of x. Where the lower level allows, they are solved exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Int, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.hypergradient import newton_search, product_limit
+from bilevax.linalg import host_loops
+from bilevax.linalg.conjugate_gradient import Correction, Product, rough_solution
+from bilevax.linalg.host_loops import Kernels
+from bilevax.problem import BilevelProblem
+from bilevax.sets import WholeSpace
+from bilevax.solvers.protocol import Counts, add_counts, no_counts
+from bilevax.verdict.dependence import lower_curvature
+
+SHARE = 0.01
+"""How much of what is new at a point is left unsolved."""
+_MOST_KEPT = 500
+"""Up to so many lower variables the inverse of H is kept."""
+_NEWTON_STEPS = 50
+_STARTS = 10
+
+
+class Tracked(eqx.Module):
+    """The lower level at one x."""
+
+    y: PyTree
+    w: PyTree
+    F: PyTree
+    value: Scalar
+    """f - <w, g_y>, which differs from ell by the product of both errors."""
+    doubt: Scalar
+    """An estimate of that product."""
+    inverse: Array | None
+    """That of H, here or at a point before; None where it is not kept."""
+    excess: Int[Array, ""]
+    """Products that a fresh inverse would have saved."""
+
+
+class _Ways(NamedTuple):
+    """How both inner problems are solved."""
+
+    keeps_inverse: bool
+    constant: bool
+    quadratic: bool
+
+
+def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
+    constant, quadratic = lower_curvature(problem, x, y)
+    small = trees.size(y) <= _MOST_KEPT
+    return _Ways(small and problem.structure.solve_adjoint is None and not problem.structure.host, constant, quadratic)
+
+
+def begin(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Tracked, Counts]:
+    """The lower level at the first x."""
+    w, zero, none = trees.zeros_like(y), jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
+    ways = _ways(problem, x, y)
+    inverse = jnp.zeros((trees.size(y),) * 2, zero.dtype) if ways.keeps_inverse else None
+    start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + trees.size(y))
+
+    # From afar, a share of what is new is much: again, until y changes by a share of itself.
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        _, _, k, done = carry
+        return ~done & (k < _STARTS)
+
+    def again(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        before, counts, k, _ = carry
+        lower, spent = follow(problem, x, before)
+        changed = trees.norm(trees.sub(lower.y, before.y)) + trees.norm(trees.sub(lower.w, before.w))
+        done = (changed <= SHARE * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
+        return lower, add_counts(counts, spent), k + 1, done
+
+    carry = (start, no_counts(), none, jnp.asarray(False))
+    lower, counts, *_ = host_loops.loop_while(unfinished, again, carry, host=problem.host)
+    return lower, counts
+
+
+def exact(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether nothing of both inner problems is left unsolved."""
+    ways, given = _ways(problem, x, y), problem.structure
+    by_inverse = ways.keeps_inverse and ways.constant
+    return (given.solve_lower is not None or by_inverse) and (given.solve_adjoint is not None or by_inverse)
+
+
+def follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
+    """The lower level at x, from what is known nearby; compiled by itself where the loop is not."""
+    if problem.structure.kernels.on_host:
+        return _follow(problem, trees.coordinates(x), before)
+    return _compiled_follow(without_set(problem), trees.coordinates(x), before)
+
+
+def without_set(problem: BilevelProblem) -> BilevelProblem:
+    """Both levels alone, so that code without the set is compiled also where the set's oracle is on the host."""
+    return replace(problem, domain=WholeSpace(), sampler=None, solver_kernels=Kernels.COMPILED)
+
+
+def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
+    ways, y, w, structure = _ways(problem, x, before.y), before.y, before.w, problem.structure
+    zero, none = jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
+    inverse, excess, factorizing = before.inverse, before.excess, none
+    if ways.keeps_inverse:
+        m = trees.size(y)
+        worn = excess >= max(1, m // 4)
+        inverse = jax.lax.cond(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse)
+        excess, factorizing = jnp.where(worn, 0, excess), jnp.where(worn, m, 0)
+
+    if structure.solve_lower is not None:
+        y, g_y, energy_y, of_y = structure.solve_lower(x, y, problem.data), trees.zeros_like(y), zero, Counts()
+    else:
+        y, g_y, energy_y, of_y = _lower(problem, ways, x, y, inverse)
+    f, (f_x, f_y) = problem.upper_value_and_grads(x, y)
+    lower = problem.linearize_lower(x, y)
+    if structure.solve_adjoint is not None:
+        w, energy_w, of_w = structure.solve_adjoint(x, y, f_y, problem.data), zero, none
+    elif ways.keeps_inverse and ways.constant:
+        w, energy_w, of_w = _apply(inverse, f_y), zero, none
+    else:
+        change = _solve(problem, ways, x, y, inverse, lower.hvp, trees.sub(f_y, lower.hvp(w)))
+        w, energy_w, of_w = trees.add(w, change.w), change.energy, change.products + 1
+    F = trees.sub(f_x, lower.cross(w))
+    # A fresh inverse takes about two products for each of both systems.
+    excess = excess + jnp.maximum(of_y.hvps + of_w - 5, 0)
+    eps = jnp.finfo(zero.dtype).eps
+    doubt = SHARE**2 * jnp.sqrt(jnp.abs(energy_y * energy_w)) + 10 * eps * jnp.abs(f)
+    if ways.keeps_inverse and ways.constant:  # what an exact solve leaves is rounding
+        doubt = doubt + trees.norm(w) * trees.norm(g_y)
+    counts = replace(of_y, upper_grads=2, hvps=of_y.hvps + of_w + factorizing, crosses=1)
+    counts = jax.tree.map(lambda calls: jnp.asarray(calls, jnp.int32), counts)
+    return Tracked(y, w, F, f - trees.inner(w, g_y), doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
+
+
+_compiled_follow = jax.jit(_follow)
+
+
+def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: Any) -> tuple[Any, ...]:
+    """y by Newton's method, with the gradient left, the energy of the last step and the calls it took."""
+    g_y = problem.lower_grad(x, y)
+    if ways.quadratic:
+        change = _solve(problem, ways, x, y, inverse, problem.linearize_lower(x, y).hvp, g_y)
+        y = trees.sub(y, change.w)
+        if not ways.keeps_inverse:
+            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products)
+        # The gradient that rounding has left; without it the value would have an error of first order.
+        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products)
+    first, host = trees.norm(g_y), problem.structure.host
+
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        *_, k, done = carry
+        return ~done & (k < _NEWTON_STEPS)
+
+    def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        y, g_y, _, lower_grads, hvps, k, _ = carry
+        hvp = problem.linearize_lower(x, y).hvp
+        change = _solve(problem, ways, x, y, inverse, hvp, g_y)
+        found = newton_search(problem, x, y, g_y, change.w, host=host)
+        # What the linear solve left is known; the rest of the new gradient is the curvature of the lower level.
+        bend = trees.norm(trees.sub(found.g_y, change.residual))
+        done = ~found.accepted | ((found.length == 1) & (bend <= SHARE * first))
+        return found.y, found.g_y, change.energy, lower_grads + found.tries, hvps + change.products, k + 1, done
+
+    none = jnp.zeros((), jnp.int32)
+    start = (y, g_y, jnp.zeros_like(first), none + 1, none, none, ~(first > 0))
+    y, g_y, energy, lower_grads, hvps, *_ = host_loops.loop_while(unfinished, newton, start, host=host)
+    return y, g_y, energy, Counts(lower_grads=lower_grads, hvps=hvps)
+
+
+def _solve(
+    problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: Any, hvp: Product, b: PyTree
+) -> Correction:
+    """`H^-1 b`, exactly where the inverse is known."""
+    structure, none, zero = problem.structure, jnp.zeros((), jnp.int32), jnp.zeros((), trees.dtype(b))
+    if structure.solve_adjoint is not None:
+        return Correction(structure.solve_adjoint(x, y, b, problem.data), trees.zeros_like(b), zero, none)
+    if ways.keeps_inverse and ways.constant:
+        return Correction(_apply(inverse, b), trees.zeros_like(b), zero, none)
+    precondition = None
+    if ways.keeps_inverse:
+        precondition = lambda r: _apply(inverse, r)  # noqa: E731
+    return rough_solution(
+        hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=structure.host
+    )
+
+
+def has_inverse(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
+    """Whether `apply_inverse` can be used."""
+    given = problem.structure
+    return not given.host and (given.solve_adjoint is not None or _ways(problem, x, y).keeps_inverse)
+
+
+def apply_inverse(problem: BilevelProblem, x: PyTree, lower: Tracked, b: PyTree) -> PyTree:
+    """`H^-1 b` by the user's formula or the inverse that is kept, which may be that of a point before."""
+    if problem.structure.solve_adjoint is not None:
+        return problem.structure.solve_adjoint(x, lower.y, b, problem.data)
+    assert lower.inverse is not None
+    return _apply(lower.inverse, b)
+
+
+def _apply(inverse: Array, b: PyTree) -> PyTree:
+    flat, back = ravel_pytree(b)
+    return back(inverse @ flat)
+
+
+def _inverse_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+    """The inverse of H, from as many products as y has entries."""
+    hvp = problem.linearize_lower(x, y).hvp
+    flat, back = ravel_pytree(y)
+    one = jnp.eye(flat.size, dtype=flat.dtype)
+    H = jax.lax.map(lambda unit: ravel_pytree(hvp(back(unit)))[0], one, batch_size=min(32, flat.size))
+    factor = jnp.linalg.cholesky(H)  # which reads both halves
+    inverse = jax.scipy.linalg.cho_solve((factor, True), one)
+    # A factorization that breaks down, on a lower level that is not convex, must not hide where it did.
+    diagonal = jnp.diag(1 / jnp.maximum(jnp.abs(jnp.diag(H)), jnp.finfo(H.dtype).tiny))
+    return jnp.where(jnp.all(jnp.isfinite(inverse)), inverse, diagonal)

@@ -1,0 +1,223 @@
+"""What our own methods are made of, against dense linear algebra in numpy and finite differences."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import zoo
+
+import bilevax as bx
+from bilevax.linalg.conjugate_gradient import rough_solution
+from bilevax.problems import random_quadratic
+from bilevax.solvers.pieces import tracking
+from bilevax.solvers.pieces.ell_hessian import ell_hessian
+from bilevax.solvers.pieces.line_search import search
+from bilevax.solvers.pieces.model_minimum import minimize_model
+from bilevax.solvers.pieces.quasi_newton import WholeMatrix, last_steps, pair, whole_matrix
+
+RNG = np.random.default_rng(0)
+
+
+def spd(n, kappa, seed=0):
+    """A symmetric matrix with this condition number."""
+    Q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))
+    return (Q * np.geomspace(1 / kappa, 1, n)) @ Q.T
+
+
+@pytest.mark.parametrize("kappa", [1e1, 1e4, 1e6])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_a_rough_solution_leaves_the_share_it_says(kappa, preconditioned):
+    """In energy: on an ill-conditioned matrix the residual would tell nothing."""
+    H, b = spd(300, kappa), np.random.default_rng(1).standard_normal(300)
+    near = np.linalg.inv(spd(300, kappa) + 0.1 * np.diag(np.diag(H)))
+    precondition = (lambda r: jnp.asarray(near) @ r) if preconditioned else None
+    found = rough_solution(
+        lambda v: jnp.asarray(H) @ v, jnp.asarray(b), share=0.01, precondition=precondition, max_steps=3500
+    )
+    truth = np.linalg.solve(H, b)
+    error = np.asarray(found.w) - truth
+    assert np.sqrt(error @ H @ error) <= 0.03 * np.sqrt(truth @ H @ truth)
+    np.testing.assert_allclose(found.energy, found.w @ H @ found.w, rtol=1e-5)
+    np.testing.assert_allclose(found.residual, b - H @ found.w, atol=1e-6 * np.linalg.norm(b))
+
+
+def logistic():
+    """A lower level that is not quadratic, with one weight per coefficient."""
+    A, signs = RNG.standard_normal((2, 60, 5)), np.sign(RNG.standard_normal((2, 60)))
+    loss = lambda A, s, y: jnp.mean(jnp.logaddexp(0.0, -s * (A @ y)))  # noqa: E731
+    return bx.BilevelProblem(
+        lambda x, y, data: loss(data["A"][1], data["s"][1], y),
+        lambda x, y, data: loss(data["A"][0], data["s"][0], y) + 0.5 * jnp.sum(jnp.exp(x) * y**2),
+        bx.Box(-6.0, 2.0),
+        {"A": jnp.asarray(A), "s": jnp.asarray(signs)},
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 500])
+def test_the_lower_level_is_followed_closer_and_closer(kept, monkeypatch):
+    monkeypatch.setattr(tracking, "_MOST_KEPT", kept)
+    problem, x = logistic(), jnp.full(5, -2.0)
+    lower, _ = jax.jit(tracking.begin)(problem, x, jnp.zeros(5))
+    for length in (0.3, 0.03, 0.003):
+        x = x + length * RNG.standard_normal(5)
+        lower, counts = tracking.follow(problem, x, lower)
+        truth = bx.exact_hypergradient(problem, x, lower.y)
+        size = float(jnp.linalg.norm(truth.gradient))
+        assert float(jnp.linalg.norm(lower.F - truth.gradient)) <= 0.1 * length * size
+        assert abs(float(lower.value - truth.ell)) <= 1e-3 * length**2 * abs(float(truth.ell)) + 10 * float(lower.doubt)
+        assert int(counts.lower_grads) <= 3
+
+
+def test_far_away_the_first_lower_solve_converges():
+    problem = logistic()
+    lower, _ = tracking.begin(problem, jnp.full(5, -2.0), jnp.full(5, 1e3))
+    truth = bx.exact_hypergradient(problem, jnp.full(5, -2.0), jnp.zeros(5))
+    np.testing.assert_allclose(lower.F, truth.gradient, rtol=0.05, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [logistic, lambda: zoo.known_problem("Box").problem])
+def test_the_hessian_of_ell_is_that_of_finite_differences(make):
+    problem = make()
+    x, y = jnp.full(5, -0.3), jnp.zeros(5 if make is logistic else 6)
+    lower, _ = tracking.begin(problem, x, y)
+    exact = bx.exact_hypergradient(problem, x, y)
+    lower = replace(lower, y=exact.y, w=exact.v, inverse=tracking._inverse_hessian(problem, x, exact.y))
+    gradient = lambda x: np.asarray(bx.exact_hypergradient(problem, x, exact.y).gradient)  # noqa: E731
+    step = 1e-5
+    rows = [(gradient(x + step * e) - gradient(x - step * e)) / (2 * step) for e in np.eye(5)]
+    np.testing.assert_allclose(ell_hessian(problem, x, lower), rows, rtol=1e-5, atol=1e-7)
+
+
+def test_the_compact_model_is_that_of_bfgs_updates_one_by_one():
+    H, memory = spd(12, 1e3), last_steps(jnp.zeros(12), 4, 1.0)
+    pairs = [(s, H @ s) for s in RNG.standard_normal((6, 12))]
+    for s, c in pairs:
+        memory = memory.add(pair(jnp.asarray(s), jnp.zeros(12), jnp.asarray(c)))
+    s, c = pairs[-1]
+    B = np.eye(12) * (c @ c) / (s @ c)
+    whole = WholeMatrix(jnp.asarray(B))
+    for s, c in pairs[-4:]:
+        B = B - np.outer(B @ s, B @ s) / (s @ B @ s) + np.outer(c, c) / (s @ c)
+        whole = whole.add(pair(jnp.asarray(s), jnp.zeros(12), jnp.asarray(c)))
+    v = RNG.standard_normal(12)
+    for model in (memory.model(), whole.model()):
+        np.testing.assert_allclose(model.times(jnp.asarray(v)), B @ v, rtol=1e-8)
+        np.testing.assert_allclose(model.inverse_times(jnp.asarray(v)), np.linalg.solve(B, v), rtol=1e-6)
+
+
+def test_a_step_along_which_ell_bends_down_teaches_nothing():
+    memory = last_steps(jnp.zeros(3), 2, 1.0)
+    bent = pair(jnp.ones(3), jnp.zeros(3), -jnp.ones(3))
+    assert not bent.useful and np.array_equal(memory.add(bent).steps, memory.steps)
+    mere_rounding = pair(jnp.ones(3), jnp.ones(3), jnp.ones(3) * (1 + 1e-15))
+    assert not mere_rounding.useful
+
+
+@pytest.mark.parametrize("name", ["Simplex", "L1Ball", "Box", "CappedSimplex", "L2Ball", "GroupL2Ball"])
+@pytest.mark.parametrize("kappa", [1e1, 1e6])
+def test_the_minimum_of_a_model_over_a_set(name, kappa):
+    """The optimality condition by the lmo, which the search for the minimum never calls."""
+    domain, _ = zoo.SETS[name]
+    B, F = spd(5, kappa), np.random.default_rng(4).standard_normal(5)
+    x = domain.project(jnp.zeros(5))
+    z, _ = jax.jit(lambda x: minimize_model(domain, x, jnp.asarray(F), whole_matrix(jnp.asarray(B)).model(), 50))(x)
+    gradient = jnp.asarray(F + B @ (z - x))
+    s, _ = domain.lmo(gradient, domain.start(gradient))
+    assert bool(domain.contains(z)) and float(gradient @ (z - s)) <= 1e-3 * float(F @ (x - z))
+
+
+def test_the_search_finds_what_a_line_search_on_ell_finds():
+    known = zoo.known_problem("Box")
+    problem, x = known.problem, jnp.zeros(5)
+    lower, _ = tracking.begin(problem, x, jnp.zeros(6))
+    d = -10 * lower.F  # far too long
+    found = search(problem, x, lower, d)
+    best = scipy.optimize.minimize_scalar(lambda t: known.ell(x + t * d), bounds=(0, 1), method="bounded").x
+    assert bool(found.accepted) and float(found.length) == pytest.approx(best, rel=0.5)
+    assert known.ell(x + float(found.length) * d) < known.ell(x)
+    curvature = (known.gradient(x + d) - known.gradient(x)) @ d
+    assert float(found.curvature) == pytest.approx(float(curvature), rel=1e-6)
+
+
+def test_no_direction_leads_down_from_the_solution():
+    known = zoo.known_problem("Box")
+    lower, _ = tracking.begin(known.problem, known.x_star, jnp.zeros(6))
+    found = search(known.problem, known.x_star, lower, lower.F)
+    assert bool(found.accepted) and float(found.length) == 0
+
+
+def ours(name):
+    """The methods of ours that serve a set."""
+    domain, _ = (zoo.SETS | zoo.UNBOUNDED)[name]
+    bounded = name not in zoo.UNBOUNDED
+    projected = [bx.ProjectedIBCG(), bx.ProjectedIBCG(5)]
+    try:
+        domain.project((zoo.SETS | zoo.UNBOUNDED)[name][1])
+    except NotImplementedError:
+        projected = []
+    return projected + ([bx.PairwiseIBCG(), bx.PairwiseIBCG(memory=5)] if bounded else [])
+
+
+POLYHEDRAL = ["Simplex", "L1Ball", "Box", "VertexHull", "CappedSimplex", "Birkhoff", "Polytope", "UserSet"]
+
+
+@pytest.mark.parametrize("kappa", [1e1, 1e5])
+@pytest.mark.parametrize("name", [*POLYHEDRAL, "L2Ball", "WholeSpace"])
+def test_a_quadratic_problem_takes_few_steps_whatever_its_condition(name, kappa):
+    domain, like = (zoo.SETS | zoo.UNBOUNDED)[name]
+    known = random_quadratic(domain, like, 6, jax.random.key(3), kappa=kappa, rho=1e-2)
+    start = domain.vertex(like)
+    if name not in zoo.UNBOUNDED:  # the vertex opposite to the solution
+        start, _ = domain.lmo(jax.tree.map(lambda v: -v, known.gradient(known.x_star)), domain.start(like))
+    size = bx.audit(known.problem, start, jnp.zeros(6)).measure[1]
+    for solver in ours(name):
+        result = bx.solve(known.problem, solver, start, jnp.zeros(6), steps=60, every=1, tol=1e-6 * size)
+        assert result.status is bx.Status.CONVERGED, (solver, result.message)
+        if known.ell_star is not None:
+            assert known.ell(result.x) - known.ell_star <= 1e-6 * size + 1e-9
+
+
+def test_weights_on_vertices_sum_to_one_and_make_up_x():
+    domain, like = zoo.SETS["VertexHull"]
+    problem = zoo.known_problem("VertexHull").problem
+    result = bx.solve(problem, bx.PairwiseIBCG(3), domain.vertex(like), jnp.zeros(6), steps=20)
+    weights, atoms = result.state.weights, result.state.atoms
+    assert weights.shape == (3,) and float(weights.min()) >= 0 and float(weights.sum()) == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(weights @ atoms, result.x, atol=1e-12)
+
+
+CHOICES = {
+    "Simplex": bx.ProjectedIBCG,
+    "Box": bx.ProjectedIBCG,
+    "WholeSpace": bx.ProjectedIBCG,
+    "NuclearBall": bx.ProjectedIBCG,
+    "SampledNuclearBall": bx.BlockIBCG,
+    "VertexHull": bx.PairwiseIBCG,
+    "UserSet": bx.PairwiseIBCG,
+    "Birkhoff": bx.PairwiseIBCG,
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_auto_chooses_by_the_set(name):
+    domain, like = (zoo.SETS | zoo.UNBOUNDED)[name]
+    problem = bx.BilevelProblem(lambda x, y, _: jnp.sum(y**2), lambda x, y, _: jnp.sum((y - x) ** 2), domain)
+    x = zoo.point(name, np.zeros(24)) if name == "SampledNuclearBall" else like
+    assert type(bx.auto(problem, x)) is CHOICES[name]
+
+
+def test_auto_takes_low_rank_steps_for_large_matrices_only():
+    functions = (lambda x, y, _: jnp.sum(y**2), lambda x, y, _: jnp.sum((y - x) ** 2))
+    problem = bx.BilevelProblem(*functions, bx.NuclearBall(1.0))
+    assert type(bx.auto(problem, jnp.zeros((100, 80)))) is bx.BlockIBCG
+    assert type(bx.auto(problem, jnp.zeros((100, 8)))) is bx.ProjectedIBCG
+    assert type(bx.auto(replace(problem, sampler=bx.Minibatch(2, 4)), jnp.zeros((3, 3)))) is bx.StochasticIBCG
+
+
+def test_a_run_says_why_its_method_was_chosen_and_names_a_better_one():
+    problem, x, y = zoo.known_problem("Simplex").problem, zoo.SETS["Simplex"][0].vertex(jnp.zeros(5)), jnp.zeros(6)
+    assert "ProjectedIBCG, since the set has a cheap projection" in str(bx.solve(problem, None, x, y, tol=1e-3))
+    assert "bx.ProjectedIBCG(), which bx.auto would choose" in str(bx.solve(problem, bx.IBCG(), x, y, steps=5))
