@@ -276,8 +276,9 @@ def test_repr_shows_what_was_given():
 
 def test_known_numbers_of_a_set_are_checked_inside_a_trace():
     """Projected methods ask for the shape of a projection; the set's own numbers are concrete arrays then."""
-    domain = trees.cast(bx.KSparse(2, 0.8), jnp.float64)
-    assert jax.eval_shape(domain.project, jnp.ones(5)).shape == (5,)
+    for kind in (bx.KSparse, bx.SparseSimplex):
+        domain = trees.cast(kind(2, 0.8), jnp.float64)
+        assert jax.eval_shape(domain.project, jnp.ones(5)).shape == (5,)
     problem = bx.BilevelProblem(
         lambda x, y, _: jnp.sum((y - 1) ** 2), lambda x, y, _: jnp.sum((y - x) ** 2), bx.KSparse(2, 0.8)
     )

@@ -44,10 +44,10 @@ class CappedSimplex(ConvexSet):
 
     def __check_init__(self) -> None:
         check_positive(self, "cap")
-        if is_concrete(self.total) and not (np.ndim(self.total) == 0 and np.isfinite(self.total) and self.total >= 0):
-            raise ValueError(
-                f"CappedSimplex: total must be one finite number >= 0, got {np.asarray(self.total).tolist()}."
-            )
+        if is_concrete(self.total):
+            total = np.asarray(self.total)  # inside a trace, JAX would trace the comparison of a known number too
+            if not (total.ndim == 0 and np.isfinite(total) and total >= 0):
+                raise ValueError(f"CappedSimplex: total must be one finite number >= 0, got {total.tolist()}.")
         if self.at_most and self.at_least:
             raise ValueError("CappedSimplex: at_most and at_least exclude each other; leave both out for a fixed sum.")
 
