@@ -2,8 +2,9 @@
 
     python benchmarks/projections.py [--quick] [--json FILE]
 
-All times are medians in compiled loops, compilation apart; ratios compare calls of one process. Halving 30 times is
-what jaxopt's `projection_box_section` does by default. It is right to about 9 digits, the others to all of them.
+All times are medians in compiled loops, compilation apart; ratios compare calls of one process. Halving 30 times
+stands in for jaxopt's `projection_box_section`, which bisects; jaxopt itself is not called. It finds about 9 digits,
+the others find all of them.
 """
 
 import argparse
