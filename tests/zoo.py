@@ -48,9 +48,16 @@ SETS = {
         bx.Polytope([[1, 1, 1, 1], [1, -1, 0, 0]], [1.5, 0.25], [[0, 0, 1, -1]], [0.25], lower=-0.5, upper=1.0),
         jnp.zeros(4),
     ),
+    "SparseSimplex": (bx.SparseSimplex(2, 1.5), jnp.zeros(5)),
+    "TransportPolytope": (bx.TransportPolytope([0.5, 1.5], [0.75, 1.0, 0.25]), jnp.zeros((2, 3))),
     "UserSet": (bx.UserSet(lambda d: -jnp.sign(d), diameter=2 * np.sqrt(5)), jnp.zeros(5)),
 }
-UNBOUNDED = {"WholeSpace": (bx.WholeSpace(), jnp.zeros(5))}
+UNBOUNDED = {
+    "WholeSpace": (bx.WholeSpace(), jnp.zeros(5)),
+    "Halfspace": (bx.Halfspace([1.0, -2.0, 0.5, 0.0, 3.0], -1.5), jnp.zeros(5)),
+    "Hyperplane": (bx.Hyperplane([1.0, -2.0, 0.5, 0.0, 3.0], 2.0), jnp.zeros(5)),
+    "AffineSet": (bx.AffineSet([[1, 1, 1, 0, 0], [0, 1, -1, 2, 0], [1, 2, 0, 2, 0]], [1.0, -1.0, 0.0]), jnp.zeros(5)),
+}
 
 # The first of each class is the default; the others are its modes.
 SOLVERS = {
@@ -251,6 +258,19 @@ def mixed(rng):
     )
 
 
+def transported(rng):
+    """Goods sent one way after another, in random order, as much as still fits."""
+    plans = []
+    for _ in range(3):
+        left, room, plan = np.array([0.5, 1.5]), np.array([0.75, 1.0, 0.25]), np.zeros((2, 3))
+        for place in rng.permutation(6):
+            i, j = divmod(place, 3)
+            plan[i, j] = min(left[i], room[j])
+            left[i], room[j] = left[i] - plan[i, j], room[j] - plan[i, j]
+        plans.append(plan)
+    return np.tensordot(weights(rng, 3), plans, 1)
+
+
 def drawn_until(rng, draw, holds):
     return next(x for x in (draw(rng) for _ in range(10**6)) if holds(x))
 
@@ -280,6 +300,10 @@ FEASIBLE = {
         lambda r: (x := r.uniform([-0.5, -0.5, 0.0, -0.5], [1, 1, 0, 0.75])) + [0, 0, x[3] + 0.25, 0],
         lambda x: x.sum() <= 1.5 and x[0] - x[1] <= 0.25,
     ),
+    "SparseSimplex": lambda rng: drawn_until(
+        rng, lambda r: 1.5 * r.dirichlet(np.full(5, 3.0)), lambda x: x.max() <= 0.75
+    ),
+    "TransportPolytope": transported,
     "UserSet": lambda rng: box_point(rng, -1.0, 1.0, 5),
 }
 OUTSIDE = {
@@ -298,6 +322,18 @@ OUTSIDE = {
     "GroupL2Ball": [[0, 1, 0, 0.5001, 0], [1.2, 0, -1.2, 0, 0], [0.6, 0, 0.6, 0.6, 0.6]],
     "Birkhoff": [np.zeros((3, 3)), 1.001 * np.eye(3), np.eye(3)[[0, 0, 1]], [[2, -1, 0], [-1, 2, 0], [0, 0, 1]]],
     "Polytope": [[0, 0, 0, 0], [0.5, 0.2, 0, -0.25], [0, 0, 1.01, 0.76], [0.5, 0.5, 0.5, 0.25], [-0.6, 0, 0, -0.25]],
+    "SparseSimplex": [
+        [0.75, 0.75, 1e-4, 0, 0],
+        [0.7501, 0.7499, 0, 0, 0],
+        [0.75, 0.7501, -1e-4, 0, 0],
+        [1.5, 0, 0, 0, 0],
+    ],
+    "TransportPolytope": [
+        np.zeros((2, 3)),
+        [[0.5, 0, 0], [0.25, 1.0, 0.2501]],
+        [[0.5, 0.5, -0.5], [0.25, 0.5, 0.75]],
+        [[0, 0.5, 0], [0.75, 0.4999, 0.2501]],
+    ],
     "Product": [np.r_[1.1, np.zeros(10)], np.r_[1, 0, 0, 1.001, 0, np.zeros(6)], np.r_[1, 0, 0, 0, 0, np.ones(6)]],
 }
 AXES = np.eye(5)
@@ -315,5 +351,6 @@ FAR = {
     "KSparse": (0.8 * (AXES[0] + AXES[1]), -0.8 * (AXES[0] + AXES[1])),
     "GroupL2Ball": (1.5 * AXES[0], -1.5 * AXES[0]),
     "Birkhoff": (np.eye(3), np.eye(3)[[1, 2, 0]]),
+    "SparseSimplex": (0.75 * (AXES[0] + AXES[1]), 0.75 * (AXES[2] + AXES[3])),
     "Product": (np.r_[1, 0, 0, 1, 1, 1, np.zeros(5)], np.r_[0, 1, 0, -1, -1, -1, np.zeros(5)]),
 }

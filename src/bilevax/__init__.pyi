@@ -37,11 +37,14 @@ from bilevax.schedules import Constant as Constant
 from bilevax.schedules import OpenLoop as OpenLoop
 from bilevax.schedules import Power as Power
 from bilevax.schedules import Schedule as Schedule
+from bilevax.sets import AffineSet as AffineSet
 from bilevax.sets import Birkhoff as Birkhoff
 from bilevax.sets import Box as Box
 from bilevax.sets import CappedSimplex as CappedSimplex
 from bilevax.sets import ConvexSet as ConvexSet
 from bilevax.sets import GroupL2Ball as GroupL2Ball
+from bilevax.sets import Halfspace as Halfspace
+from bilevax.sets import Hyperplane as Hyperplane
 from bilevax.sets import KSparse as KSparse
 from bilevax.sets import L1Ball as L1Ball
 from bilevax.sets import L2Ball as L2Ball
@@ -51,7 +54,9 @@ from bilevax.sets import Polytope as Polytope
 from bilevax.sets import Product as Product
 from bilevax.sets import SampledNuclearBall as SampledNuclearBall
 from bilevax.sets import Simplex as Simplex
+from bilevax.sets import SparseSimplex as SparseSimplex
 from bilevax.sets import Spectraplex as Spectraplex
+from bilevax.sets import TransportPolytope as TransportPolytope
 from bilevax.sets import UnitSimplex as UnitSimplex
 from bilevax.sets import UserSet as UserSet
 from bilevax.sets import VertexHull as VertexHull

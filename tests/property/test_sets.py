@@ -16,7 +16,7 @@ import bilevax as bx
 from bilevax import trees
 from bilevax.linalg.host_loops import Kernels
 
-UNPROJECTED = ("VertexHull", "Birkhoff", "Polytope", "UserSet", "SampledNuclearBall")
+UNPROJECTED = ("VertexHull", "UserSet", "SampledNuclearBall")
 PROJECTED = [name for name in SETS if name not in UNPROJECTED]
 TRACED = [name for name, (domain, _) in SETS.items() if domain.kernels is not Kernels.HOST]
 SPECTRAL = {"NuclearBall", "Spectraplex", "Product", "SampledNuclearBall"}
@@ -164,7 +164,7 @@ RADII = {
     "Simplex": bx.Simplex, "UnitSimplex": bx.UnitSimplex, "L1Ball": bx.L1Ball, "L2Ball": bx.L2Ball,
     "LInfBall": bx.LInfBall, "Box": lambda r: bx.Box(-r, r), "VertexHull": lambda r: bx.VertexHull(r * POINTS),
     "NuclearBall": bx.NuclearBall, "Spectraplex": bx.Spectraplex, "KSparse": lambda r: bx.KSparse(2, r),
-    "CappedSimplex": lambda r: bx.CappedSimplex(3.25 * r, r),
+    "CappedSimplex": lambda r: bx.CappedSimplex(3.25 * r, r), "SparseSimplex": lambda r: bx.SparseSimplex(2, r),
 }  # fmt: skip
 
 

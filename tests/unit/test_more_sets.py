@@ -141,7 +141,6 @@ def test_violations_are_told_in_words(domain, x, words):
 
 
 NONE = "GroupL2Ball: groups is empty; give one label per entry of x."
-NEAREST = "{!r} has no projection; use a solver that needs only its lmo, such as IBCG."
 COUNT = f"{SEGMENT!r}: x has 3 entries; give constraints on as many coordinates."
 BOTH = "CappedSimplex: at_most and at_least exclude each other; leave both out for a fixed sum."
 FULL = "CappedSimplex({}) is empty for {} entries: the largest possible total is {} * cap = {}; "
@@ -217,20 +216,24 @@ def test_total_that_equals_all_caps_up_to_rounding_is_accepted(dtype):
     np.testing.assert_allclose(full.project(jnp.arange(39, dtype=dtype)), 0.1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("domain, shape", [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,))], ids=repr)
-def test_host_sets_have_no_projection_and_may_be_traced(domain, shape):
-    with raises(NotImplementedError, NEAREST.format(domain)):
-        domain.project(jnp.zeros(shape))
+HOST = [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,)), (bx.TransportPolytope([2.0, 1.0], [2.5, 0.5]), (2, 2))]
+
+
+@pytest.mark.parametrize("domain, shape", HOST, ids=repr)
+def test_host_sets_may_be_traced(domain, shape):
     assert domain.kernels is bx.Product((domain, bx.Simplex())).kernels is Kernels.CALLBACK
+    x = jnp.ones(shape)
+    np.testing.assert_array_equal(jax.jit(domain.project)(x), domain.project(x))
 
 
-@pytest.mark.parametrize("domain, shape", [(bx.Birkhoff(), (2, 2)), (SQUARE, (2,))], ids=repr)
+@pytest.mark.parametrize("domain, shape", HOST, ids=repr)
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_direction_that_is_not_finite_gives_nan_and_no_exception(domain, shape, bad):
     direction = jnp.ones(shape).at[0].set(bad)
     for ask in (domain.lmo, jax.jit(domain.lmo)):
         s, memory = ask(direction, domain.start(direction))
         assert s.shape == shape and np.all(np.isnan(s)) and np.isnan(memory.error)
+        assert np.any(np.isnan(domain.project(direction)))
 
 
 def test_failing_program_is_reported_with_its_status():
@@ -242,6 +245,14 @@ def test_failing_program_is_reported_with_its_status():
             jax.jit(SQUARE.lmo)(jnp.ones(2), SQUARE.start(jnp.ones(2)))
 
 
+def test_failing_transport_program_is_reported_with_its_status():
+    plans = bx.TransportPolytope([2.0, 1.0], [2.5, 0.5])
+    answer = scipy.optimize.OptimizeResult(status=1, message="out of time")
+    with mock.patch("scipy.optimize.linprog", return_value=answer):
+        with raises(RuntimeError, "TransportPolytope: the linear program failed with status 1: out of time"):
+            plans.lmo(jnp.ones((2, 2)), plans.start(jnp.ones((2, 2))))
+
+
 def test_equal_polytopes_share_compiled_code():
     trace = mock.Mock()
     ask = jax.jit(lambda p, d: (p.lmo(d, p.start(d))[0], trace())[0])
@@ -250,6 +261,8 @@ def test_equal_polytopes_share_compiled_code():
     assert trace.call_count == 1
     ask(bx.Polytope([[1.0, 2.0]], [1.0], lower=0.0), jnp.ones(2))
     assert trace.call_count == 2
+    assert bx.TransportPolytope([1, 2], [3]).margins == bx.TransportPolytope(np.array([1.0, 2.0]), [3.0]).margins
+    assert bx.TransportPolytope([1, 2], [3]).margins != bx.TransportPolytope([2, 1], [3]).margins
 
 
 def test_repr_shows_what_was_given():
@@ -263,8 +276,9 @@ def test_repr_shows_what_was_given():
 
 def test_known_numbers_of_a_set_are_checked_inside_a_trace():
     """Projected methods ask for the shape of a projection; the set's own numbers are concrete arrays then."""
-    domain = trees.cast(bx.KSparse(2, 0.8), jnp.float64)
-    assert jax.eval_shape(domain.project, jnp.ones(5)).shape == (5,)
+    for kind in (bx.KSparse, bx.SparseSimplex):
+        domain = trees.cast(kind(2, 0.8), jnp.float64)
+        assert jax.eval_shape(domain.project, jnp.ones(5)).shape == (5,)
     problem = bx.BilevelProblem(
         lambda x, y, _: jnp.sum((y - 1) ** 2), lambda x, y, _: jnp.sum((y - x) ** 2), bx.KSparse(2, 0.8)
     )

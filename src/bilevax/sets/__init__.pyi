@@ -1,7 +1,11 @@
 """Convex sets: see `contract.py` for what each of them can do."""
 
+from bilevax.sets.affine import AffineSet as AffineSet
+from bilevax.sets.affine import Halfspace as Halfspace
+from bilevax.sets.affine import Hyperplane as Hyperplane
 from bilevax.sets.capped import CappedSimplex as CappedSimplex
 from bilevax.sets.capped import KSparse as KSparse
+from bilevax.sets.capped import SparseSimplex as SparseSimplex
 from bilevax.sets.composite import Product as Product
 from bilevax.sets.composite import UserSet as UserSet
 from bilevax.sets.composite import VertexHull as VertexHull
@@ -16,12 +20,13 @@ from bilevax.sets.contract import Memory as Memory
 from bilevax.sets.groups import GroupL2Ball as GroupL2Ball
 from bilevax.sets.measures import gradient_mapping as gradient_mapping
 from bilevax.sets.measures import vertex_gap as vertex_gap
-from bilevax.sets.polytope import Birkhoff as Birkhoff
 from bilevax.sets.polytope import Polytope as Polytope
 from bilevax.sets.sampled import AxisWeights as AxisWeights
 from bilevax.sets.sampled import SampledNuclearBall as SampledNuclearBall
 from bilevax.sets.spectral import NuclearBall as NuclearBall
 from bilevax.sets.spectral import Spectraplex as Spectraplex
+from bilevax.sets.transport import Birkhoff as Birkhoff
+from bilevax.sets.transport import TransportPolytope as TransportPolytope
 from bilevax.sets.vector import Box as Box
 from bilevax.sets.vector import L1Ball as L1Ball
 from bilevax.sets.vector import L2Ball as L2Ball

@@ -1,4 +1,4 @@
-"""Entries with a cap and a total: fractional choices of k out of n, and their signed version."""
+"""Entries with a cap and a total: fractional choices of k out of n, with equal weights or signed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, exact, flat
+from bilevax.sets.threshold import project_capped
 from bilevax.trees import as_leaf, is_concrete
 
 
@@ -43,10 +44,10 @@ class CappedSimplex(ConvexSet):
 
     def __check_init__(self) -> None:
         check_positive(self, "cap")
-        if is_concrete(self.total) and not (np.ndim(self.total) == 0 and np.isfinite(self.total) and self.total >= 0):
-            raise ValueError(
-                f"CappedSimplex: total must be one finite number >= 0, got {np.asarray(self.total).tolist()}."
-            )
+        if is_concrete(self.total):
+            total = np.asarray(self.total)  # inside a trace, JAX would trace the comparison of a known number too
+            if not (total.ndim == 0 and np.isfinite(total) and total >= 0):
+                raise ValueError(f"CappedSimplex: total must be one finite number >= 0, got {total.tolist()}.")
         if self.at_most and self.at_least:
             raise ValueError("CappedSimplex: at_most and at_least exclude each other; leave both out for a fixed sum.")
 
@@ -91,7 +92,7 @@ class CappedSimplex(ConvexSet):
     def project(self, x: PyTree) -> PyTree:
         values, back = flat(x)
         total, cap = self._numbers(values.dtype)
-        projected = _project_capped(values, total, cap)
+        projected = project_capped(values, total, cap)
         if self.at_most or self.at_least:
             clipped = jnp.clip(values, 0, cap)
             reached = jnp.sum(clipped)
@@ -125,35 +126,70 @@ class CappedSimplex(ConvexSet):
         return Diameter(jnp.sqrt(jnp.sum(amounts[: n // 2] ** 2) + jnp.sum(amounts[: n - n // 2] ** 2)), True)
 
 
-def _project_capped(values: Array, total: Array, cap: Array) -> Array:
-    """`clip(values - tau, 0, cap)` with the sum `total`."""
-    # The first search finds tau up to the rounding of the values. Relative to that tau, entries that matter are no
-    # larger than the answer, and the second search is exact on that scale: a common offset of 1e8 costs no digits.
-    shifted = values - _bracket(values, total, cap)[1]
-    low, high = _bracket(shifted, total, cap)
-    between, full = (shifted - cap <= low) & (shifted >= high), shifted - cap >= high
-    count = jnp.sum(between, dtype=values.dtype)
-    missing = jnp.sum(jnp.where(between, shifted, 0)) + (cap * jnp.sum(full, dtype=values.dtype) - total)
-    tau = jnp.clip(missing / jnp.maximum(count, 1), low, high)
-    return jnp.clip(shifted - tau, 0, cap)
+def _count(k: Any) -> Any:
+    return int(k) if isinstance(k, np.integer) else k
 
 
-def _bracket(values: Array, total: Array, cap: Array) -> tuple[Array, Array]:
-    """Neighbouring breakpoints of `t -> sum(clip(values - t, 0, cap))` between which it passes the total."""
-    lowest = jnp.full((1,), -jnp.inf, values.dtype)
-    edges = jnp.concatenate([lowest, jnp.sort(jnp.concatenate([values, values - cap]))])
+def _check_count(owner: Any) -> None:
+    if isinstance(owner.k, bool) or not isinstance(owner.k, int) or owner.k < 1:
+        raise ValueError(f"{type(owner).__name__}: k must be a positive whole number, got {owner.k!r}.")
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) // 2
-        enough = jnp.sum(jnp.clip(values - edges[middle], 0, cap)) >= total
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    # Sums at single breakpoints, where prefix sums over all of them would cancel.
-    last = edges.size - 1
-    ends = jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32)
-    low, high = jax.lax.fori_loop(0, last.bit_length(), halve, ends)
-    return edges[low], edges[high]
+class SparseSimplex(ConvexSet):
+    """The convex hull of vectors with k entries `radius / k` and zeros: `0 <= x <= radius / k`, sum `radius`.
+
+    At least k entries share the weight. It is the part of the simplex on which no entry exceeds `radius / k`, hence
+    `CappedSimplex(radius, radius / k)`; `k = 1` is the whole simplex. The hull of all vectors of the simplex with at
+    most k non-zero entries would be the simplex for every k, since a vertex of the simplex has one.
+
+    >>> import jax.numpy as jnp, bilevax as bx
+    >>> pair = bx.SparseSimplex(2)
+    >>> direction = jnp.array([3.0, -1.0, 2.0])
+    >>> pair.lmo(direction, pair.start(direction))[0].tolist()
+    [0.0, 0.5, 0.5]
+    """
+
+    tells_faces: ClassVar[bool] = True
+
+    k: int = eqx.field(static=True, converter=_count)
+    radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
+
+    def __check_init__(self) -> None:
+        _check_count(self)
+        check_positive(self, "radius")
+
+    def __repr__(self) -> str:
+        size = f", radius={float(self.radius):g}" if is_concrete(self.radius) else ""
+        return f"SparseSimplex(k={self.k}{size})"
+
+    def _capped(self) -> CappedSimplex:
+        return CappedSimplex(self.radius, self.radius / self.k)
+
+    def check_like(self, like: PyTree) -> None:
+        if trees.size(like) < self.k:
+            raise ValueError(
+                f"{self!r} is empty for {trees.size(like)} entries: at least {self.k} share the weight; "
+                f"take k at most {trees.size(like)}."
+            )
+
+    def scale(self) -> Scalar | float:
+        return self._capped().scale()
+
+    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        values, back = flat(direction)
+        _, smallest = jax.lax.top_k(-values, self.k)
+        return back(jnp.zeros_like(values).at[smallest].set(self.radius / self.k)), exact(memory)
+
+    def project(self, x: PyTree) -> PyTree:
+        return self._capped().project(x)
+
+    def conditions(self, x: PyTree) -> list[Condition]:
+        return self._capped().conditions(x)
+
+    def diameter(self, like: PyTree) -> Diameter:
+        # Two choices of k out of n differ in at most n - k entries on each side.
+        apart = max(min(self.k, trees.size(like) - self.k), 0)
+        return Diameter(self.radius * (math.sqrt(2 * apart) / self.k), True)
 
 
 class KSparse(ConvexSet):
@@ -168,12 +204,11 @@ class KSparse(ConvexSet):
 
     tells_faces: ClassVar[bool] = True
 
-    k: int = eqx.field(static=True, converter=lambda k: int(k) if isinstance(k, np.integer) else k)
+    k: int = eqx.field(static=True, converter=_count)
     radius: Scalar | float = eqx.field(converter=as_leaf, default=1.0)
 
     def __check_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
-            raise ValueError(f"KSparse: k must be a positive whole number, got {self.k!r}.")
+        _check_count(self)
         check_positive(self, "radius")
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, direction_unit, exact, flat
-from bilevax.sets.vector import project_below
+from bilevax.sets.threshold import project_below
 from bilevax.trees import as_leaf, is_concrete
 
 

@@ -1,108 +1,20 @@
-"""Sets whose oracle is a program on the host: an assignment for doubly stochastic matrices, an LP for polytopes."""
+"""Polytopes given by linear constraints: a linear program for the lmo, least squares for the projection."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from bilevax import trees
-from bilevax.linalg.host_loops import Kernels
-from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, flat
-from bilevax.sets.spectral import one_matrix
-from bilevax.trees import is_concrete
-
-Kernel = Callable[[np.ndarray], tuple[np.ndarray, float]]
-_PART = 8192
-
-
-class _HostSet(ConvexSet):
-    """An oracle in numpy and scipy: called directly on values, through a callback inside compiled code."""
-
-    @property
-    def kernels(self) -> Kernels:
-        return Kernels.CALLBACK
-
-
-def _call(kernel: Kernel, values: Array) -> tuple[Array, Array]:
-    """The answer of a kernel to a direction, a vector, and its error, in the precision of the direction."""
-
-    def answer(*parts: Any) -> tuple[np.ndarray, np.ndarray]:
-        given = np.concatenate([np.asarray(part) for part in parts])
-        largest = np.max(np.abs(given))
-        if not np.isfinite(largest):  # no exception: the loop then says at which step the numbers were lost
-            return np.full_like(given, np.nan), np.full((), np.nan, given.dtype)
-        # Dividing by the largest magnitude keeps tiny and huge directions away from the program's tolerances.
-        unit = np.float64(largest) or np.float64(1)
-        s, error = kernel(given.astype(np.float64) / unit)
-        return s.astype(given.dtype), np.asarray(error * unit, given.dtype)
-
-    if is_concrete(values):
-        s, error = answer(values)
-        return jnp.asarray(s), jnp.asarray(error)
-    # JAX hands arguments above 100 kB over in a second thread and, on one core, waits for it forever.
-    parts = [values[i : i + _PART] for i in range(0, values.size, _PART)]
-    like = jax.ShapeDtypeStruct(values.shape, values.dtype), jax.ShapeDtypeStruct((), values.dtype)
-    return jax.pure_callback(answer, like, *parts, vmap_method="sequential")
-
-
-def _permutation(direction: np.ndarray) -> tuple[np.ndarray, float]:
-    matrix = direction.reshape(math.isqrt(direction.size), -1)
-    s = np.zeros_like(matrix)
-    s[scipy.optimize.linear_sum_assignment(matrix)] = 1.0
-    return s.reshape(-1), 0.0
-
-
-class Birkhoff(_HostSet):
-    """Doubly stochastic n x n matrices: entries >= 0, rows and columns that sum to 1.
-
-    `lmo` is the permutation of an optimal assignment, computed on the host.
-
-    >>> import jax.numpy as jnp, bilevax as bx
-    >>> direction = jnp.array([[3.0, 1.0], [1.0, 0.0]])
-    >>> bx.Birkhoff().lmo(direction, bx.Birkhoff().start(direction))[0].tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
-
-    def __repr__(self) -> str:
-        return "Birkhoff()"
-
-    def check_like(self, like: PyTree) -> None:
-        one_matrix(self, trees.shapes(like).zeros(), square=True)
-
-    def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
-        one_matrix(self, direction, square=True)
-        values, back = flat(direction)
-        s, error = _call(_permutation, values)
-        return back(s), Memory(memory.warm, error)
-
-    def vertex(self, like: PyTree) -> PyTree:
-        # The centre: no pairing is preferred.
-        return jax.tree.map(lambda v: jnp.full_like(v, 1.0 / v.shape[0]), trees.shapes(like).zeros())
-
-    def conditions(self, x: PyTree) -> list[Condition]:
-        matrix, _ = one_matrix(self, x, square=True)
-        least = jnp.min(matrix)
-        sums = [jnp.sum(matrix, axis=1), jnp.sum(matrix, axis=0)]
-        rows, columns = (each[jnp.argmax(jnp.abs(each - 1))] for each in sums)
-        return [
-            Condition("a row sums to {:.6g}", rows, jnp.abs(rows - 1)),
-            Condition("a column sums to {:.6g}", columns, jnp.abs(columns - 1)),
-            Condition("its smallest entry is {:.6g}", least, -least),
-        ]
-
-    def diameter(self, like: PyTree) -> Diameter:
-        n = one_matrix(self, trees.shapes(like).zeros(), square=True)[0].shape[0]
-        # Two permutations without a common one; a 1 x 1 matrix leaves no choice.
-        return Diameter(jnp.sqrt(jnp.asarray(2 * n if n > 1 else 0, trees.dtype(like))), True)
+from bilevax.sets.contract import Condition, Diameter, Memory, flat
+from bilevax.sets.host import HostSet, call, minimized
+from bilevax.sets.least_distance import LeastDistance
 
 
 class _Rows(NamedTuple):
@@ -153,6 +65,7 @@ class _Program:
             raise ValueError("Polytope is empty: no point satisfies all its constraints; relax one of them.")
         self.box = np.array([[self._end(i, 1.0), self._end(i, -1.0)] for i in range(d)]).T
         numbers = (*self.rows, *self.equal, self.lower, self.upper)
+        self.projection = LeastDistance(*numbers)
         self.digests = tuple(hashlib.sha256(v.tobytes()).digest() for v in numbers)
 
     def __eq__(self, other: object) -> bool:
@@ -199,13 +112,14 @@ class _Program:
         return s, max(float(direction @ s - bound), 0.0)
 
 
-class Polytope(_HostSet):
+class Polytope(HostSet):
     """The bounded set `A x <= b`, `A_eq x = b_eq`, `lower <= x <= upper`, over all leaves of x as one vector.
 
-    Matrices may be dense or sparse and are kept dense; bounds are numbers or arrays and default to none. The `lmo`
-    is a linear program on the host (HiGHS), its error bounded by duality. Construction checks that the set is
-    neither empty nor unbounded, at the price of two linear programs per coordinate; the box that these give bounds
-    the diameter. Numbers stay in double precision whatever the precision of x.
+    Matrices may be dense or sparse and are kept dense; bounds are numbers or arrays and default to none. Both oracles
+    run on the host. The `lmo` is a linear program (HiGHS), its error bounded by duality; `project` is a least-squares
+    problem. Construction checks that the set is neither empty nor unbounded, at the price of two linear programs per
+    coordinate; the box that these give bounds the diameter. Numbers stay in double precision whatever the precision
+    of x.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> triangle = bx.Polytope([[1.0, 2.0]], [2.0], lower=0.0)
@@ -235,8 +149,13 @@ class Polytope(_HostSet):
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
         values, back = flat(direction)
-        s, error = _call(self.program.minimize, values)
+        s, error = minimized(self.program.minimize, values)
         return back(s), Memory(memory.warm, error)
+
+    def project(self, x: PyTree) -> PyTree:
+        values, back = flat(x)
+        nearest = self.program.projection.nearest
+        return back(call(lambda given: (nearest(given), 0.0), values)[0])
 
     def conditions(self, x: PyTree) -> list[Condition]:
         values, _ = flat(x)

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax import trees
 from bilevax.linalg import lanczos, low_rank
 from bilevax.sets.contract import Basis, Condition, ConvexSet, Diameter, LowRankStep, Memory, check_positive
-from bilevax.sets.vector import project_below
+from bilevax.sets.threshold import project_below
 from bilevax.trees import as_leaf, is_concrete
 
 # The Krylov methods start from noise; a fixed key keeps every run reproducible.

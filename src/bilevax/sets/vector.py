@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, ConvexSet, Diameter, Memory, check_positive, direction_unit, exact, flat
+from bilevax.sets.threshold import project_below, project_simplex
 from bilevax.trees import as_leaf, is_concrete
 
 
@@ -54,7 +55,7 @@ class Simplex(_Radius):
 
     def project(self, x: PyTree) -> PyTree:
         values, back = flat(x)
-        return back(_project_simplex(values, self.radius))
+        return back(project_simplex(values, self.radius))
 
     def conditions(self, x: PyTree) -> list[Condition]:
         values, _ = flat(x)
@@ -91,22 +92,6 @@ class UnitSimplex(_Radius):
 
     def diameter(self, like: PyTree) -> Diameter:
         return Diameter(self.radius * (math.sqrt(2.0) if trees.size(like) > 1 else 1.0), True)
-
-
-def _project_simplex(values: Array, total: Scalar | float) -> Array:
-    # Adding a constant to every entry changes nothing, and partial sums of entries below zero do not cancel.
-    # optax divides by an integer range, which strict promotion refuses and 64-bit mode widens.
-    from optax import projections  # when it is needed: it takes as long to import as this package
-
-    with jax.numpy_dtype_promotion("standard"):
-        projected = projections.projection_simplex(values - jnp.max(values), total).astype(values.dtype)
-    return jnp.where(jnp.asarray(total) > 0, projected, 0)
-
-
-def project_below(values: Array, total: Scalar | float) -> Array:
-    """Projection of a vector on the non-negative vectors whose sum is at most `total`."""
-    clipped = jnp.maximum(values, 0)
-    return jnp.where(jnp.sum(clipped) <= total, clipped, _project_simplex(values, total))
 
 
 class L1Ball(_Radius):
