@@ -32,8 +32,8 @@ def _options() -> dict[str, Any] | None:
     return _LITTLE_EFFORT
 
 
-def brief_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit` that compiles with little effort where the arguments are small."""
+def brief_jit(function: Callable[..., Any], small: int = _SMALL) -> Callable[..., Any]:
+    """`jax.jit` that compiles with little effort where the arguments hold at most `small` numbers."""
     thorough = jax.jit(function)
     quick: list[Any] = []
 
@@ -42,7 +42,7 @@ def brief_jit(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves = jax.tree.leaves(args)
         if (
             any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-            or sum(getattr(leaf, "size", 1) for leaf in leaves) > _SMALL
+            or sum(getattr(leaf, "size", 1) for leaf in leaves) > small
         ):
             return thorough(*args)
         if not quick:

@@ -14,7 +14,11 @@ from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.protocol import Counts, Info, Observation, Solver, add_counts, kernels, no_counts
+from bilevax.solvers.protocol import Counts, Info, Observation, Solver, add_counts, kernels, no_counts, takes_few_steps
+
+_FEW_NUMBERS = 20_000
+"""Up to so many numbers in problem and state, methods that take few steps are compiled with little effort: four seconds
+of compilation for a millisecond of steps otherwise."""
 
 
 def run(
@@ -115,13 +119,16 @@ def _empty(solver: Solver, state: Any) -> Chunk:
     return Chunk(state, StepSummary(nan, nan, nan, direction), no_counts(), jnp.asarray(True))
 
 
-@jax.jit
-def advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
+def _advance(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """`count` steps. One executable for every count: cutting a run differently changes no bit of it."""
     chunk = jax.lax.fori_loop(
         0, count, lambda i, chunk: _one(problem, solver, chunk, key, i == count - 1), _empty(solver, state)
     )
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))
+
+
+advance = jax.jit(_advance)
+_advance_few = brief_jit(_advance, _FEW_NUMBERS)
 
 
 def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
@@ -170,4 +177,4 @@ def place(problem: BilevelProblem, solver: Solver) -> Stepping:
     prepares = prepare if problem.host else _prepare
     if marked.host:
         return Stepping(marked, prepares, init, advance_on_host, observe)
-    return Stepping(marked, prepares, _init, advance, _observe)
+    return Stepping(marked, prepares, _init, _advance_few if takes_few_steps(solver) else advance, _observe)

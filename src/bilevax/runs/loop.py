@@ -82,7 +82,8 @@ class Run:
     def restart(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
         """Begin at (x, y), on this problem."""
         self.use(problem)
-        (self.state, counts), seconds = self.clock.call(self._init, self.problem, self.solver, x, y)
+        with one_blas_thread():
+            (self.state, counts), seconds = self.clock.call(self._init, self.problem, self.solver, x, y)
         self.clock.seconds += seconds
         self.spoiled = not bool(trees.all_finite(trees.on_host((self.state.x, self.state.y))))
         if self.spoiled:

@@ -51,6 +51,7 @@ class ProjectedIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
+    few_steps: ClassVar[bool] = True
     memory: int | None = eqx.field(static=True, default=None)
     inner: int = eqx.field(static=True, default=20, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)

@@ -95,7 +95,7 @@ class Solver(Protocol):
     made of: those that the step starts from ("before") or those that it ends with ("after"); a method without an
     adjoint has no such variable, and one whose direction is an average over steps also has `averages = True`. A method
     whose step looks at another point, or whose state holds the direction, has `observe(problem, state) -> Observation`
-    instead.
+    instead. A method whose steps are few and rich says so by `few_steps = True`.
     """
 
     @property
@@ -121,3 +121,8 @@ class Solver(Protocol):
 def kernels(solver: Solver) -> Kernels:
     """Where a solver's own kernels run: low-rank steps decide on ranks in Python."""
     return Kernels.HOST if solver.oracle == "low rank" else Kernels.COMPILED
+
+
+def takes_few_steps(solver: Solver) -> bool:
+    """Whether a method takes few and rich steps, for which compilation is most of the wait."""
+    return getattr(solver, "few_steps", False)

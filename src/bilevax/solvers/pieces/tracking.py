@@ -125,6 +125,7 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     if structure.solve_adjoint is not None:
         w, energy_w, of_w = structure.solve_adjoint(x, y, f_y, problem.data), zero, none
     elif ways.keeps_inverse and ways.constant:
+        assert inverse is not None
         w, energy_w, of_w = _apply(inverse, f_y), zero, none
     else:
         change = _solve(problem, ways, x, y, inverse, lower.hvp, trees.sub(f_y, lower.hvp(w)))
