@@ -12,12 +12,13 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 
 import bilevax as bx
-from bilevax.estimation import estimate_constants, estimate_smoothness
+from bilevax.estimation import estimate_constants
 from bilevax.linalg.host_loops import Kernels
 from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import random_quadratic
 from bilevax.sets.sampled import Sampled, Term
 from bilevax.solvers.pieces import defaults
+from bilevax.solvers.pieces.smoothness import estimate_smoothness
 from bilevax.solvers.pieces.x_step import moves_both_ways
 from bilevax.solvers.protocol import kernels
 

@@ -7,7 +7,6 @@ between sampled points and hence lower bounds.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.hypergradient import exact_hypergradient
 from bilevax.linalg import lanczos
 from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem, LowerStructure
@@ -71,7 +69,7 @@ def _farthest(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tupl
     problem = _traceable(problem)
     corner, middle = (_towards(problem, x, y, key, share) for share in (1.0, 0.5))
     defined = trees.all_finite(corner) & trees.all_finite(problem.lower_grad(*corner))
-    return jax.tree.map(lambda a, b: jnp.where(defined, a, b), corner, middle)
+    return trees.choose(defined, corner, middle)
 
 
 def estimate_constants(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Constants:
@@ -91,41 +89,6 @@ def for_steps(constants: Constants) -> Constants:
     if not constants.estimated:
         return constants
     return replace(constants, mu_g=jnp.maximum(constants.mu_g, 0), L_g=MARGIN * constants.L_g)
-
-
-def estimate_smoothness(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> Scalar:
-    """The Lipschitz constant of the gradient of ell near x, for projected steps; a local lower bound.
-
-    Eight power steps on differences of exact hypergradients, the first along a chord of the set. Where ell is almost
-    linear the answer is the curvature with which a gradient step of length 1/L crosses the set a thousand times.
-    """
-    problem = _traceable(problem)
-    d = trees.random_like(x, key)
-    one, other = (trees.sub(extreme_point(problem.domain, x, v), x) for v in (d, trees.scale(-1, d)))
-    farther = trees.norm(one) >= trees.norm(other)  # x itself may be an extreme point, and the answer
-    chord = jax.tree.map(lambda a, b: jnp.where(farther, a, b), one, other)
-    reach, size = trees.norm(chord), 1 + trees.norm(x)
-    reach = jnp.where(reach > 0, reach, size)
-    length = jnp.finfo(trees.dtype(x)).eps ** 0.25 * jnp.minimum(reach, size)
-    unit = lambda v: trees.scale(1 / jnp.where(trees.norm(v) > 0, trees.norm(v), 1), v)  # noqa: E731
-    choose = lambda first, a, b: jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)  # noqa: E731
-
-    # One loop, the first turn of which is at x itself, so that the hypergradient is compiled once.
-    def turn(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        base, v, along, last = carry
-        moved = exact_hypergradient(problem, trees.axpy(jnp.where(i > 0, length, 0), v, x), base[1], base[2])
-        base = choose(i == 0, (moved.gradient, moved.y, moved.v), base)
-        change = trees.scale(1 / length, trees.sub(moved.gradient, base[0]))
-        curvature = trees.norm(change)
-        return base, choose(i == 0, v, unit(change)), jnp.where(i == 1, curvature, along), curvature
-
-    none = jnp.zeros((), trees.dtype(x))
-    start = ((trees.zeros_like(x), y, trees.zeros_like(y)), unit(chord), none, none)
-    (gradient, _, _), _, along, last = jax.lax.fori_loop(0, 10, turn, start)
-    # The last chord may leave the set, where the problem need not be defined.
-    smoothness = jnp.where(jnp.isfinite(last), jnp.maximum(along, last), along)
-    smoothness = jnp.maximum(smoothness, 1e-3 * trees.norm(gradient) / reach)
-    return jnp.where(smoothness > 0, smoothness, 1)
 
 
 def _next_sample(problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> tuple[PyTree, PyTree]:

@@ -133,7 +133,7 @@ def lower_solution(
         solution = conjugate_gradient(hvp, g_y, trees.zeros_like(y), tol=tol, max_steps=product_limit(y), host=host)
         # Where curvature is not positive at once, the gradient is all that is known.
         known = trees.inner(solution.w, solution.w) > 0
-        p = jax.tree.map(lambda u, v: jnp.where(known, u, v), solution.w, g_y)
+        p = trees.choose(known, solution.w, g_y)
         found = newton_search(problem, x, y, g_y, p, host=host)
         # Terms of the size of H y cancel in the gradient; below their rounding nothing can be gained.
         floor = 4 * eps * trees.norm(hvp(y))
@@ -180,8 +180,8 @@ def newton_search(problem: BilevelProblem, x: PyTree, y: PyTree, g_y: PyTree, p:
     one, first = jnp.ones((), size.dtype), jnp.ones((), jnp.int32)
     shorten = lambda search: trial(search[2] / 2, search[4] + 1)  # noqa: E731
     y_t, g_t, t, accepted, tries = host_loops.loop_while(too_long, shorten, trial(one, first), host=host)
-    keep = lambda u, v: jnp.where(accepted, u, v)  # noqa: E731
-    return Searched(jax.tree.map(keep, y_t, y), jax.tree.map(keep, g_t, g_y), t, accepted, tries)
+    y, g_y = trees.choose(accepted, (y_t, g_t), (y, g_y))
+    return Searched(y, g_y, t, accepted, tries)
 
 
 class Hypergradient(NamedTuple):

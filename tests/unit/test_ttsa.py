@@ -10,8 +10,8 @@ import scipy.optimize
 from zoo import finite_sum, known_problem
 
 import bilevax as bx
-from bilevax.estimation import estimate_smoothness
 from bilevax.runs import chunks
+from bilevax.solvers.pieces.smoothness import estimate_smoothness
 
 KEY = jax.random.key(4)
 X0, Y0 = np.full(5, 0.4), np.linspace(-1, 1, 6)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
@@ -137,14 +136,14 @@ def solve_linear(
     def again(carry: tuple[LinearSolution, Any, Any]) -> tuple[LinearSolution, Any, Any]:
         before, cycle, _ = carry
         steps = max_steps - before.products
-        onward = lambda r: r if direction is None else _either(resumes & (cycle == 0), direction, r)  # noqa: E731
+        onward = lambda r: r if direction is None else trees.choose(resumes & (cycle == 0), direction, r)  # noqa: E731
         run, _ = remembered(hvp, b, before.w, tol=tol, max_steps=steps, direction=onward, host=host, remember=0)
         residual = trees.norm(trees.sub(b, hvp(run.w)))
         highest = jnp.maximum(before.highest, run.highest)
         reached = residual <= jnp.maximum(tol * size, 8 * eps * (highest * trees.norm(run.w) + size))
         better = ~(residual > 0.5 * before.residual)  # NaN stays as it is and is seen by its residual
         keep = residual <= before.residual
-        w = _either(keep, run.w, before.w)
+        w = trees.choose(keep, run.w, before.w)
         solution = LinearSolution(
             w, jnp.minimum(residual, before.residual), before.products + run.products + 1,
             reached & run.positive, before.positive & run.positive, jnp.minimum(before.lowest, run.lowest), highest,
@@ -217,10 +216,6 @@ def rough_solution(
     start = (trees.zeros_like(b), b, z, first, zero, zero, none + 2, none, ~(first > 0))
     w, r, _, _, gained, _, _, k, _ = host_loops.loop_while(unfinished, step, start, host=host)
     return Correction(w, r, gained, k)
-
-
-def _either(first: Array, a: PyTree, b: PyTree) -> PyTree:
-    return jax.tree.map(lambda u, v: jnp.where(first, u, v), a, b)
 
 
 def ritz_values(solution: LinearSolution, memory: Coefficients) -> tuple[float, float]:

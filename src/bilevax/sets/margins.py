@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
+from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.sets.threshold import project_simplex
 
@@ -115,7 +116,7 @@ def _newton(priced: _Price, start: _Prices, reach: Scalar, limit: Scalar) -> _Pr
     def advance(state: _Newton) -> _Newton:
         ahead = _line_search(priced, state.now, _direction(state.now, reach))
         better = ahead.error() < state.best.error()
-        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), ahead, state.best)
+        best = trees.choose(better, ahead, state.best)
         return _Newton(ahead, best, state.step + 1, jnp.where(better, 0, state.failures + 1))
 
     def unfinished(state: _Newton) -> Array:

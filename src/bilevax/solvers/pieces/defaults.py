@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
-from bilevax.estimation import estimate_constants, estimate_smoothness, for_steps, lower_spectrum
+from bilevax.estimation import estimate_constants, for_steps, lower_spectrum
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, OpenLoop, Power, Schedule
+from bilevax.solvers.pieces.smoothness import estimate_smoothness
 from bilevax.theory import Constants
 from bilevax.trees import is_concrete
 
