@@ -179,15 +179,16 @@ def rough_solution(
 ) -> Correction:
     """`H w = b` by conjugate gradients from zero, until the error is about `share` of the solution, in energy.
 
-    The norm of the residual tells nothing of that error where H is ill-conditioned. With a `precondition` close to the
-    inverse of H, the preconditioned residual does. Without one, the steps since a mark must have gained less than
-    `share`^2 of all the energy gained; marks lie farther and farther apart.
+    The norm of the residual tells nothing of that error where H is ill-conditioned. So the steps since a mark must have
+    gained less than `share`^2 of all the energy gained; marks lie farther and farther apart. With a `precondition`
+    the preconditioned residual must be as small too: it is the error where that is close to the inverse of H.
     """
     dtype = trees.dtype(b)
     solve = (lambda r: r) if precondition is None else precondition
     z = solve(b)
     first = trees.inner(b, z)
     least = jnp.asarray(share, dtype) ** 2
+    apart = 2 if precondition is None else 1
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         *_, k, done = carry
@@ -202,18 +203,15 @@ def rough_solution(
         w, r = trees.axpy(length, p, w), trees.axpy(-length, Hp, r)
         z = solve(r)
         new, gained = trees.inner(r, z), gained + length * rz
-        if precondition is None:
-            marked = k + 1 == mark
-            done = marked & (gained - at_mark <= least * gained)
-            at_mark = jnp.where(marked, gained, at_mark)
-            mark = jnp.where(marked, mark + 2 + mark // 4, mark)
-        else:
-            done = new <= least * first
+        marked = k + 1 == mark
+        done = marked & (gained - at_mark <= least * gained) & ((precondition is None) | (new <= least * first))
+        at_mark = jnp.where(marked, gained, at_mark)
+        mark = jnp.where(marked, mark + apart + mark // 4, mark)
         done = done | ~positive | ~(new > 0)
         return w, r, trees.axpy(new / rz, p, z), new, gained, at_mark, mark, k + 1, done
 
     zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
-    start = (trees.zeros_like(b), b, z, first, zero, zero, none + 2, none, ~(first > 0))
+    start = (trees.zeros_like(b), b, z, first, zero, zero, none + apart, none, ~(first > 0))
     w, r, _, _, gained, _, _, k, _ = host_loops.loop_while(unfinished, step, start, host=host)
     return Correction(w, r, gained, k)
 

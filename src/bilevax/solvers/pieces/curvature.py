@@ -20,11 +20,12 @@ from bilevax.solvers.pieces.quasi_newton import (
     unknown_matrix,
     whole_matrix,
 )
-from bilevax.solvers.pieces.tracking import Tracked, has_inverse, without_set
+from bilevax.solvers.pieces.tracking import Tracked, exact, has_inverse, without_set
 from bilevax.solvers.protocol import Counts
 
-FEW = 100
-"""Up to so many variables the Hessian of ell is kept whole."""
+FEW, VERY_FEW = 200, 30
+"""Up to so many variables the Hessian of ell is kept whole: where both inner problems are solved exactly, so that it is
+cheap, and where they are not."""
 _MEMORY = 10
 _SURPRISE = 0.5
 
@@ -66,7 +67,8 @@ def first_curvature(problem: BilevelProblem, x: PyTree, lower: Tracked, memory: 
 
 
 def _can_be_whole(problem: BilevelProblem, x: PyTree, lower: Tracked) -> bool:
-    if trees.size(x) > FEW or not has_inverse(problem, x, lower.y):
+    most = FEW if exact(problem, x, lower.y) else VERY_FEW
+    if trees.size(x) > most or not has_inverse(problem, x, lower.y):
         return False
     try:
         jax.eval_shape(ell_hessian, without_set(problem), x, lower)

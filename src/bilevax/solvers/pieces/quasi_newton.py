@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
@@ -127,10 +128,16 @@ class WholeMatrix(eqx.Module):
 
 def whole_matrix(hessian: Float[Array, "n n"]) -> WholeMatrix:
     """From a Hessian that need not be positive: negative curvature changes its sign, none becomes a little."""
-    values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
+    B = 0.5 * (hessian + hessian.T)
+    positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(B)))  # a tenth of the work of a decomposition
+    return WholeMatrix(jax.lax.cond(positive, lambda: B, lambda: _made_positive(B)))
+
+
+def _made_positive(B: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    values, vectors = jnp.linalg.eigh(B)
     size = jnp.abs(values)
     size = jnp.maximum(size, 1e-10 * jnp.max(size) + jnp.finfo(size.dtype).tiny)
-    return WholeMatrix((vectors * size) @ vectors.T)
+    return (vectors * size) @ vectors.T
 
 
 def unknown_matrix(x: PyTree) -> WholeMatrix:
