@@ -45,8 +45,8 @@ def test_a_rough_solution_leaves_the_share_it_says(kappa, precondition):
     truth = np.linalg.solve(H, b)
     error = np.asarray(found.w) - truth
     assert np.sqrt(error @ H @ error) <= 0.03 * np.sqrt(truth @ H @ truth)
-    np.testing.assert_allclose(found.energy, found.w @ H @ found.w, rtol=1e-5)
-    np.testing.assert_allclose(found.residual, b - H @ found.w, atol=1e-6 * np.linalg.norm(b))
+    np.testing.assert_allclose(found.energy, found.w @ H @ found.w, rtol=1e-4)
+    np.testing.assert_allclose(found.residual, b - H @ found.w, atol=1e-4 * np.linalg.norm(b))
 
 
 def logistic():
