@@ -6,13 +6,14 @@
 # %%
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import bilevax as bx
 
-keys = jax.random.split(jax.random.key(1), 4)
-inputs, clean_inputs = jax.random.normal(keys[0], (5, 40, 10)), jax.random.normal(keys[1], (60, 10))
-truth, noise = jax.random.normal(keys[2], (10,)), jax.random.normal(keys[3], (5, 40))
-labels = (inputs @ truth + 0.5 * noise).at[3:].set(3 * noise[3:])
+random = np.random.default_rng(4)
+inputs, clean_inputs = random.standard_normal((5, 40, 10), "f"), random.standard_normal((60, 10), "f")
+truth, noise = random.standard_normal(10, "f"), random.standard_normal((5, 40), "f")
+labels = np.where(np.arange(5)[:, None] < 3, inputs @ truth + 0.5 * noise, 3 * noise)
 data = {"sources": (inputs, labels), "clean": (clean_inputs, clean_inputs @ truth)}
 
 
@@ -34,7 +35,7 @@ problem = bx.BilevelProblem(upper=validation, lower=training, domain=bx.Simplex(
 
 # %%
 x0, y0 = jnp.full(5, 0.2), jnp.zeros(10)
-result = bx.solve(problem, x0=x0, y0=y0, steps=200, tol=3e-4, metrics=bx.exact_metrics)
+result = bx.solve(problem, x0=x0, y0=y0, tol=1e-5, every=1, metrics=bx.exact_metrics)
 print(result)
 print("weights:", *(f"{w:.2f}" for w in result.x))
 
@@ -53,7 +54,7 @@ for row in result.trace:
 figure = bx.plot(result, ["ell", "true_gap"], against="step")
 
 # %% [markdown]
-# The same steps as a pure function can be vmapped, here over constant step sizes.
+# Any method is a pure function too and can be vmapped: here IBCG, the method of the paper, over constant step sizes.
 
 # %%
 gammas = jnp.array([0.3, 0.1, 0.03])

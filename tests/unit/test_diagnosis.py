@@ -322,7 +322,7 @@ def test_solve_uses_the_same_estimates():
     known = known_problem("Simplex", kappa=30.0)
     x, y = jnp.full(5, 0.4), jnp.ones(6)
     found = bx.diagnose(known.problem, x, y)
-    result = bx.solve(known.problem, x0=x, y0=y, steps=1)
+    result = bx.solve(known.problem, bx.IBCG(), x0=x, y0=y, steps=1)
     np.testing.assert_allclose(float(result.solver.constants.L_g), float(found.constants.L_g), rtol=1e-9)
     np.testing.assert_allclose(float(result.solver.constants.mu_g), float(found.constants.mu_g), rtol=1e-9)
     np.testing.assert_allclose(float(result.solver.alpha.value), float(found.steps["alpha"]), rtol=1e-3)

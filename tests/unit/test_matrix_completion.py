@@ -282,7 +282,7 @@ def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
             run.use(self.problem)
 
     monkeypatch.setattr(fit_module.CompletionFit, "_fit_effects", spoiling)
-    with pytest.warns(RuntimeWarning, match="step 1 made the direction non-finite"), np.errstate(invalid="ignore"):
+    with pytest.warns(RuntimeWarning, match="step 1 made w non-finite"), np.errstate(invalid="ignore"):
         model = MatrixCompletion(radius=40.0, similarity=0.0).fit(TRIPLE)
     assert model.status_ == "NONFINITE" and np.all(np.isfinite(model.left_))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Scalar
 
 from bilevax.estimation import estimate_constants
-from bilevax.experiments.methods.table1 import METHODS, MOVES
+from bilevax.experiments.methods.table1 import METHODS, MOVES, OURS
 from bilevax.problem import BilevelProblem
 from bilevax.problems import random_quadratic
 from bilevax.runs.result import Result
@@ -144,6 +144,7 @@ def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
         problem, x = replace(problem, domain=NuclearBall(1.0), x_like=None), x[None, :]
     result = _search(problem, solver, x, y)
     first, last, steps = result.trace.first, result.trace.last, result.steps
+    uses = name not in OURS
     if result.success:
         start, run = _timed(problem, solver, x, y, steps)
     else:
@@ -154,7 +155,7 @@ def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
         solver.loops,
         {column: (last[count] - first[count]) / max(1, steps) for column, count in DERIVATIVES.items()},
         steps,
-        int(sum(last[count] for count in DERIVATIVES.values())) - int(constants.products),
+        int(sum(last[count] for count in DERIVATIVES.values())) - (int(constants.products) if uses else 0),
         start,
         run,
         result.status,

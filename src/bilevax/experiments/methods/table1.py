@@ -145,6 +145,8 @@ METHODS: dict[str, Method] = {
         remark="Steps on the host. It is measured with x as a matrix of one row, whose nuclear norm is its length.",
     ),
 }
+OURS = {"AdaptiveIBCG", "BlockIBCG", "PairwiseIBCG", "ProjectedIBCG"}
+"""Methods that need no constants, and so make no estimate of them."""
 METHODS |= {name: Method(getattr(solvers, name)) for name in solvers.methods() if name not in METHODS}
 
 
