@@ -14,12 +14,13 @@ import numpy as np
 from baselines import BASELINES, GROWTH
 
 import bilevax as bx
-from bilevax.estimation import estimate_constants, estimate_smoothness
+from bilevax.estimation import estimate_constants
 from bilevax.runs import checks
 from bilevax.runs.clock import Clock
 from bilevax.runs.plan import make_plan
 from bilevax.runs.solve import start
 from bilevax.runs.stopping import Status
+from bilevax.solvers.pieces.smoothness import estimate_smoothness
 
 PRINTED_STEPS = 10_000
 SCALES = (0.25, 1, 4, 16)
