@@ -123,14 +123,15 @@ def test_a_step_along_which_ell_bends_down_teaches_nothing():
     assert not mere_rounding.useful
 
 
-@pytest.mark.parametrize("name", ["Simplex", "L1Ball", "Box", "L2Ball", "GroupL2Ball"])
+@pytest.mark.parametrize("name", ["Simplex", "L1Ball", "Box", "L2Ball", "GroupL2Ball", "Polytope"])
 @pytest.mark.parametrize("kappa", [1e1, 1e6])
 def test_the_minimum_of_a_model_over_a_set(name, kappa):
     """The optimality condition by the lmo, which the search for the minimum never calls."""
-    domain, _ = zoo.SETS[name]
-    B, F = spd(5, kappa), np.random.default_rng(4).standard_normal(5)
-    x = domain.project(jnp.zeros(5))
-    z, _ = jax.jit(lambda x: minimize_model(domain, x, jnp.asarray(F), whole_matrix(jnp.asarray(B)).model(), 50))(x)
+    domain, like = zoo.SETS[name]
+    B, F = spd(like.size, kappa), np.random.default_rng(4).standard_normal(like.size)
+    x = domain.project(like)
+    model = whole_matrix(jnp.asarray(B)).model()
+    z, _ = jax.jit(lambda x: minimize_model(domain, x, jnp.asarray(F), model, 50))(x)
     gradient = jnp.asarray(F + B @ (z - x))
     s, _ = domain.lmo(gradient, domain.start(gradient))
     assert bool(domain.contains(z)) and float(gradient @ (z - s)) <= 1e-3 * float(F @ (x - z))
@@ -161,7 +162,7 @@ def ours(name):
     domain, _ = (zoo.SETS | zoo.UNBOUNDED)[name]
     both = name in ("Box", "VertexHull")  # with the whole Hessian, and with the last steps
     solvers = [bx.PairwiseIBCG(), bx.PairwiseIBCG(memory=5)][: 1 + both] if name not in zoo.UNBOUNDED else []
-    if domain.kernels is Kernels.COMPILED and name not in ("VertexHull", "UserSet"):
+    if (domain.kernels is Kernels.COMPILED or domain.minimizes_models) and name not in ("VertexHull", "UserSet"):
         solvers += [bx.ProjectedIBCG(), bx.ProjectedIBCG(5)][: 1 + both]
     return solvers
 
@@ -204,6 +205,7 @@ CHOICES = {
     "SampledNuclearBall": bx.BlockIBCG,
     "VertexHull": bx.PairwiseIBCG,
     "UserSet": bx.PairwiseIBCG,
+    "Polytope": bx.ProjectedIBCG,
     "Birkhoff": bx.PairwiseIBCG,
 }
 

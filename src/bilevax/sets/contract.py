@@ -88,6 +88,8 @@ class ConvexSet(eqx.Module):
 
     tells_faces: ClassVar[bool] = False
     """Whether the derivative of `project` is cheap and right; it shows along which face a point can move."""
+    minimizes_models: ClassVar[bool] = False
+    """Whether the set has `lowest`."""
 
     @property
     def kernels(self) -> Kernels:
@@ -109,6 +111,10 @@ class ConvexSet(eqx.Module):
     def project(self, x: PyTree) -> PyTree:
         """The nearest point of the set."""
         raise NotImplementedError(f"{self!r} has no projection; use a solver that needs only its lmo, such as IBCG.")
+
+    def lowest(self, x: PyTree, F: PyTree, B: Array) -> PyTree:
+        """The point z of the set where `<F, z - x> + 1/2 <z - x, B (z - x)>` is least, for few variables."""
+        raise NotImplementedError(f"{self!r} cannot minimise a quadratic model.")
 
     def low_rank_start(self, x: PyTree) -> Basis:
         """The basis before the first `low_rank_step`."""

@@ -48,6 +48,28 @@ class LeastDistance:
             x = x + _shortest(self.matrix, slack) @ self.free
         return np.clip(x, self.lower, self.upper)
 
+    def lowest(self, x: np.ndarray, F: np.ndarray, B: np.ndarray) -> np.ndarray:
+        """The point z of the set where <F, z - x> + 1/2 <z - x, B (z - x)> is least, from x in the set.
+
+        In coordinates in which B is the identity, it is the point nearest to the unconstrained minimum.
+        """
+        try:
+            return self._lowest(x, F, B)
+        except (np.linalg.LinAlgError, RuntimeError):  # B is not positive to rounding, or the search does not end
+            return self.nearest(x - F / max(float(np.linalg.norm(B)), np.finfo(float).tiny))
+
+    def _lowest(self, x: np.ndarray, F: np.ndarray, B: np.ndarray) -> np.ndarray:
+        factor = np.linalg.cholesky(self.free @ B @ self.free.T)
+        inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+        start = -inverse @ (self.free @ F)
+        matrix = (self.matrix * self.lengths[:, None]) @ inverse.T
+        lengths = np.linalg.norm(matrix, axis=1)
+        # Rounding may have left x outside by a digit.
+        slack = np.maximum(self.right - self.rows @ x, 0) - matrix @ start
+        matrix, slack = matrix / lengths[:, None], slack / lengths
+        u = start + _shortest(matrix, slack) if np.min(slack, initial=0.0) < 0 else start
+        return np.clip(x + (inverse.T @ u) @ self.free, self.lower, self.upper)
+
 
 def _shortest(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The shortest z with `matrix @ z <= right`."""

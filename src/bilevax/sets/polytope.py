@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.sets.contract import Condition, Diameter, Memory, flat
@@ -128,6 +128,7 @@ class Polytope(HostSet):
     [0.0, 1.0]
     """
 
+    minimizes_models: ClassVar[bool] = True
     program: _Program = eqx.field(static=True)
 
     def __init__(
@@ -156,6 +157,16 @@ class Polytope(HostSet):
         values, back = flat(x)
         nearest = self.program.projection.nearest
         return back(call(lambda given: (nearest(given), 0.0), values)[0])
+
+    def lowest(self, x: PyTree, F: PyTree, B: Array) -> PyTree:
+        values, back = flat(x)
+        n, search = values.size, self.program.projection.lowest
+
+        def kernel(given: np.ndarray) -> tuple[np.ndarray, float]:
+            x, F, B = given[:n], given[n : 2 * n], given[2 * n :].reshape(n, n)
+            return np.concatenate([search(x, F, B), np.zeros(given.size - n)]), 0.0
+
+        return back(call(kernel, jnp.concatenate([values, flat(F)[0], B.reshape(-1)]))[0][:n])
 
     def conditions(self, x: PyTree) -> list[Condition]:
         values, _ = flat(x)

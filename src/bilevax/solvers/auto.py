@@ -21,6 +21,8 @@ from bilevax.solvers.stochastic_ibcg import StochasticIBCG
 
 SMALL_MATRIX = 60
 """Up to so many rows or columns a full decomposition costs less than a search for the leading vectors."""
+FEW_COORDINATES = 500
+"""Up to so many, a quadratic program on the host costs less than as many linear ones."""
 MANY = 1_000_000
 """From so many variables on, vertices are not stored."""
 
@@ -59,6 +61,8 @@ def choose(problem: BilevelProblem, x0: PyTree = None) -> Choice:
         return Choice(MASOBA(), "the problem has a sampler, and the set is unbounded")
     if _has_low_rank_steps(problem, x):
         return Choice(BlockIBCG(), "the set holds large matrices of low rank")
+    if domain.minimizes_models and trees.size(x) <= FEW_COORDINATES:
+        return Choice(ProjectedIBCG(), "the set can minimise a quadratic model")
     if projects and not domain.kernels.on_host:
         return Choice(ProjectedIBCG(), "the set has a cheap projection")
     if not bounded:

@@ -49,6 +49,11 @@ class Model(NamedTuple):
         """B v."""
         return self.scale * v - (self.M @ (self.W @ v)) @ self.W
 
+    def matrix(self) -> Float[Array, "n n"]:
+        """B itself."""
+        n = self.W.shape[1]
+        return self.scale * jnp.eye(n, dtype=self.W.dtype) - self.W.T @ self.M @ self.W
+
     def inverse_times(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """B^-1 v."""
         return v / self.scale + (self.N @ (self.W @ v)) @ self.W / self.scale**2
