@@ -16,7 +16,7 @@ from bilevax.linalg.blas import one_blas_thread
 from bilevax.problem import BilevelProblem
 from bilevax.sets import Basis
 from bilevax.solvers.pieces.defaults import check_counts
-from bilevax.solvers.pieces.tracking import Tracked, begin, follow
+from bilevax.solvers.pieces.tracking import Tracked, begin, exact, follow
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts
 from bilevax.theory import Constants
 
@@ -74,8 +74,11 @@ class BlockIBCG(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[BlockIBCGState, Counts]:
         """The direction at the start, and a quarter of the curvature along it."""
         at_x, first = begin(problem, x, y)
+        if not exact(problem, x, y):  # what was left unsolved would look like curvature
+            at_x, more = follow(problem, x, at_x)
+            first = add_counts(first, more)
         size = float(trees.norm(at_x.F)) or 1.0
-        length = float(jnp.finfo(trees.dtype(x)).eps) ** 0.33 * (1 + float(trees.norm(x))) / size
+        length = 1e-2 * (1 + float(trees.norm(x))) / size
         nearby, second = follow(problem, trees.axpy(trees.scalar(-length, x), at_x.F, x), at_x)
         L = float(trees.norm(trees.sub(nearby.F, at_x.F))) / (4 * length * size) or 1.0
         k, basis = jnp.zeros((), jnp.int32), problem.domain.low_rank_start(x)
