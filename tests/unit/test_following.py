@@ -75,6 +75,8 @@ def test_the_lower_level_is_followed_closer_and_closer(kept, monkeypatch):
         assert float(jnp.linalg.norm(lower.F - truth.gradient)) <= 0.1 * length * size
         assert abs(float(lower.value - truth.ell)) <= 1e-3 * length**2 * abs(float(truth.ell)) + 10 * float(lower.doubt)
         assert int(counts.lower_grads) <= 3
+        plain = abs(float(problem.upper_value(x, lower.y) - truth.ell))  # the error of f is of first order
+        assert abs(float(lower.value - truth.ell)) <= 0.2 * plain + 1e-9
 
 
 def test_far_away_the_first_lower_solve_converges():
@@ -135,6 +137,21 @@ def test_the_minimum_of_a_model_over_a_set(name, kappa):
     gradient = jnp.asarray(F + B @ (z - x))
     s, _ = domain.lmo(gradient, domain.start(gradient))
     assert bool(domain.contains(z)) and float(gradient @ (z - s)) <= 1e-3 * float(F @ (x - z))
+
+
+def test_the_minimum_of_a_model_is_never_above_x():
+    """Also where the newest step met little curvature, and older ones much: the scale of the model is then small."""
+    lowest = jax.jit(lambda x, F, model: minimize_model(bx.Simplex(), x, F, model, 0)[0])
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        H, memory = spd(6, 1e4, int(rng.integers(1000))), last_steps(jnp.zeros(6), 4, 1.0)
+        for s in rng.standard_normal((4, 6)) @ H:
+            memory = memory.add(pair(jnp.asarray(s), jnp.zeros(6), jnp.asarray(H @ s)))
+        s = np.linalg.eigh(H)[1][:, 0] + 1e-3 * rng.standard_normal(6)
+        model = memory.add(pair(jnp.asarray(s), jnp.zeros(6), jnp.asarray(H @ s))).model()
+        x, F = jnp.asarray(rng.dirichlet(np.ones(6))), jnp.asarray(0.1 * H @ rng.standard_normal(6))
+        d = lowest(x, F, model) - x
+        assert float(F @ d + 0.5 * d @ model.times(d)) <= 0
 
 
 def test_the_search_finds_what_a_line_search_on_ell_finds():

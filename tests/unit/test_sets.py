@@ -221,7 +221,7 @@ def test_product_refuses_another_structure():
 
 @pytest.mark.parametrize("domain", [bx.VertexHull(np.eye(2)), bx.UserSet(jnp.negative)])
 def test_sets_without_a_projection_say_so(domain):
-    message = f"{domain!r} has no projection; use a solver that needs only its lmo, such as IBCG."
+    message = f"{domain!r} has no projection; use a solver that asks only the lmo, such as PairwiseIBCG."
     with raises(NotImplementedError, message):
         domain.project(jnp.zeros(2))
 

@@ -80,7 +80,7 @@ def _instead(solver: Any, x_step: str) -> str:
     """What moves x the other way."""
     if moves_both_ways(solver):
         return f'bx.{type(solver).__name__}(x_step="{x_step}")'
-    return "a projected method such as bx.AIDBiO()" if x_step == "project" else "linear minimization, as bx.IBCG() does"
+    return "bx.ProjectedIBCG(), which projects" if x_step == "project" else "bx.PairwiseIBCG(), which asks the lmo"
 
 
 def _check_answer(oracle: str, problem: BilevelProblem, answer: PyTree, x: PyTree) -> None:

@@ -110,7 +110,9 @@ class ConvexSet(eqx.Module):
 
     def project(self, x: PyTree) -> PyTree:
         """The nearest point of the set."""
-        raise NotImplementedError(f"{self!r} has no projection; use a solver that needs only its lmo, such as IBCG.")
+        raise NotImplementedError(
+            f"{self!r} has no projection; use a solver that asks only the lmo, such as PairwiseIBCG."
+        )
 
     def lowest(self, x: PyTree, F: PyTree, B: Array) -> PyTree:
         """The point z of the set where `<F, z - x> + 1/2 <z - x, B (z - x)>` is least, for few variables."""

@@ -50,7 +50,6 @@ class AdaptiveIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 2
-    few_steps: ClassVar[bool] = True
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AdaptiveIBCG:

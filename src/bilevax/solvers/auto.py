@@ -78,6 +78,8 @@ def _has_projection(problem: BilevelProblem, x: PyTree) -> bool:
         _ = domain.project(x) if domain.kernels.on_host else jax.eval_shape(domain.project, x)
     except NotImplementedError:
         return False
+    except Exception:  # a projection of the user that fails: the check of the oracle says in words why
+        return True
     return True
 
 

@@ -128,4 +128,4 @@ def _move(
     return following, add_counts(found.counts, of_hessian)
 
 
-_compiled_move = jax.jit(_move, static_argnums=())
+_compiled_move = jax.jit(_move)

@@ -70,16 +70,19 @@ def values(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[float, float,
     return float(upper), float(lower), np.asarray(g_y)
 
 
-@brief_jit
-def _hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+def lower_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
+    """The whole Hessian of g in y, row by row; for compiled code."""
     hvp = problem.linearize_lower(x, y).hvp
     flat, back = ravel_pytree(y)
     row = lambda unit: _flat(hvp(back(unit)))  # noqa: E731
     return jax.lax.map(row, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
 
 
+_hessian = brief_jit(lower_hessian)
+
+
 def hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> np.ndarray:
-    """The whole Hessian of g in y, row by row."""
+    """The same on the host."""
     return np.asarray(_hessian(problem, x, y))
 
 

@@ -24,6 +24,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.sets import WholeSpace
 from bilevax.solvers.protocol import Counts, add_counts, no_counts
 from bilevax.verdict.dependence import lower_curvature
+from bilevax.verdict.evaluation import lower_hessian
 
 SHARE = 0.01
 """How much of what is new at a point is left unsolved."""
@@ -215,12 +216,8 @@ def _apply(inverse: Array, b: PyTree) -> PyTree:
 
 def _inverse_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
     """The inverse of H, from as many products as y has entries."""
-    hvp = problem.linearize_lower(x, y).hvp
-    flat, back = ravel_pytree(y)
-    one = jnp.eye(flat.size, dtype=flat.dtype)
-    H = jax.lax.map(lambda unit: ravel_pytree(hvp(back(unit)))[0], one, batch_size=min(32, flat.size))
-    factor = jnp.linalg.cholesky(H)  # which reads both halves
-    inverse = jax.scipy.linalg.cho_solve((factor, True), one)
-    # A factorization that breaks down, on a lower level that is not convex, must not hide where it did.
+    H = lower_hessian(problem, x, y)
+    inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(H), True), jnp.eye(len(H), dtype=H.dtype))
+    # The factorization breaks down where the lower level is not convex; its diagonal is then a rough scale.
     diagonal = jnp.diag(1 / jnp.maximum(jnp.abs(jnp.diag(H)), jnp.finfo(H.dtype).tiny))
     return jnp.where(jnp.all(jnp.isfinite(inverse)), inverse, diagonal)
