@@ -219,7 +219,7 @@ def test_bad_input_is_refused_before_the_first_step():
     for domain, x in ((hull, jnp.eye(3)[0]), (cube, jnp.eye(3)[0])):
         problem = bx.BilevelProblem(near, near, domain)
         with pytest.raises(
-            ValueError, match="TTSA projects onto the set and .* has no projection; use linear minimization, as"
+            ValueError, match="TTSA projects onto the set and .* has no projection; use bx.PairwiseIBCG"
         ):
             bx.solve(problem, bx.TTSA(), x, x)
 
