@@ -139,6 +139,23 @@ def test_the_minimum_of_a_model_over_a_set(name, kappa):
     assert bool(domain.contains(z)) and float(gradient @ (z - s)) <= 1e-3 * float(F @ (x - z))
 
 
+@pytest.mark.parametrize(
+    "domain", [bx.Box(0.0, 1.0), bx.Simplex(), bx.L1Ball(1.0), bx.L2Ball(1.0), bx.CappedSimplex(3.0)], ids=repr
+)
+def test_the_minimum_of_a_very_ill_conditioned_model_over_a_set(domain):
+    """Least squares with a condition number of 1e9, where gradient steps alone would take tens of thousands."""
+    rng = np.random.default_rng(6)
+    A = np.linalg.solve(spd(40, 1e3, 7), rng.standard_normal((40, 40)))
+    x = domain.project(jnp.zeros(40))
+    B, F = A.T @ A + 1e-2 * np.eye(40), A.T @ (A @ x - rng.standard_normal(40))
+    assert np.linalg.cond(B) > 1e8
+    model = whole_matrix(jnp.asarray(B)).model()
+    z, _ = jax.jit(lambda x: minimize_model(domain, x, jnp.asarray(F), model, 400))(x)
+    gradient = jnp.asarray(F + B @ (z - x))
+    s, _ = domain.lmo(gradient, domain.start(gradient))
+    assert bool(domain.contains(z)) and float(gradient @ (z - s)) <= 1e-6 * float(F @ (x - z))
+
+
 def test_the_minimum_of_a_model_is_never_above_x():
     """Also where the newest step met little curvature, and older ones much: the scale of the model is then small."""
     lowest = jax.jit(lambda x, F, model: minimize_model(bx.Simplex(), x, F, model, 0)[0])

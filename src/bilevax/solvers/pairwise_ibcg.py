@@ -60,7 +60,7 @@ class PairwiseIBCG(eqx.Module):
     few_steps: ClassVar[bool] = True
     capacity: int | None = eqx.field(static=True, default=None)
     memory: int | None = eqx.field(static=True, default=None, kw_only=True)
-    inner: int = eqx.field(static=True, default=50, kw_only=True)
+    inner: int = eqx.field(static=True, default=100, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:

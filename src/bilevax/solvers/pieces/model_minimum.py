@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, Bool, Int, PyTree, Scalar
 
 from bilevax import trees
 from bilevax.linalg import host_loops
 from bilevax.sets import ConvexSet
 from bilevax.solvers.pieces.quasi_newton import Model
+
+_HALVINGS = 24
+_ENOUGH = 1e-6
+"""A round of turns that lowers the model by less than this share of all so far is the last."""
 
 
 class _At(NamedTuple):
@@ -27,12 +31,27 @@ class _At(NamedTuple):
     value: Scalar
 
 
+class _Search(NamedTuple):
+    """Where the search over the faces stands."""
+
+    here: _At
+    normal: Array
+    """A normal of the set at z, which tells the face of z: z is the projection of z + normal."""
+    length: Scalar
+    """Of the last gradient step."""
+    on_face: Bool[Array, ""]
+    """Whether the next step stays on the face."""
+    began: Scalar
+    """The value when the face was chosen."""
+    k: Int[Array, ""]
+    done: Bool[Array, ""]
+
+
 def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int) -> tuple[PyTree, Array]:
     """The point of the set where <F, z - x> + 1/2 <z - x, B (z - x)> is least, and the projections it took.
 
     At most so many turns, from the better of two points: the unconstrained minimum, projected, and a gradient step. A
-    turn is a spectral projected gradient step, which finds the face, and where the set can tell its faces a Newton step
-    on the face. A set with `lowest` finds the point by itself.
+    set with `lowest` finds the point by itself.
     """
     if domain.minimizes_models:
         return domain.lowest(x, F, B.matrix()), jnp.ones((), jnp.int32)
@@ -44,16 +63,72 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
         slope = B.times(z - start)
         return _At(z, g + slope, g @ (z - start) + 0.5 * (z - start) @ slope)
 
-    def better(a: _At, b: _At) -> _At:
-        return trees.choose(a.value < b.value, a, b)
+    # The curvature may be larger than the scale, so that both may lie higher than x itself.
+    here = _lower(at(project(start - B.inverse_times(g))), _At(start, g, jnp.zeros_like(B.scale)))
+    here = _lower(at(project(start - g / B.scale)), here)
+    if domain.tells_faces:
+        here, projections = _from_face_to_face(project, at, here, B, most)
+    else:
+        here, projections = _by_gradients(project, here, B, most, host=domain.kernels.on_host)
+    return back(here.z), projections + 2
 
-    def newton(here: _At) -> Array:
-        """The zero of z - P(z - gradient / scale), by the derivative of P."""
-        forward = here.z - here.gradient / B.scale
-        R = here.z - project(forward)
-        bent = jax.vmap(lambda v: jax.jvp(project, (forward,), (v,))[1])(B.W)
-        u = jnp.linalg.solve(jnp.eye(len(B.W), dtype=R.dtype) - B.M @ (B.W @ bent.T) / B.scale, B.M @ (B.W @ -R))
-        return project(here.z - R + u @ bent / B.scale)
+
+def _lower(a: _At, b: _At) -> _At:
+    return trees.choose(a.value < b.value, a, b)
+
+
+def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) -> tuple[_At, Array]:
+    """Newton's method on a face until its minimum or its border is reached; at the minimum, a gradient step chooses
+    the next face (Moré and Toraldo 1991).
+
+    The face of z is known by a normal there: the derivative of the projection at z + normal keeps what moves along the
+    face. A step goes to the lowest of P(z + t d), t = 1, 1/2, 1/4..., and what the projection takes away is a normal of
+    the borders that were hit.
+    """
+    shares = 0.5 ** jnp.arange(_HALVINGS, dtype=here.z.dtype)[:, None]
+
+    def along_face(now: _Search) -> Array:
+        z, gradient, normal = now.here.z, now.here.gradient, now.normal
+        # A curved set bends the more, the harder the gradient presses against it.
+        size = normal @ normal
+        pressure = jnp.maximum(-gradient @ normal, 0) / (B.scale * jnp.where(size > 0, size, 1))
+        move = lambda v: jax.jvp(project, (z + pressure * normal,), (v,))[1]  # noqa: E731
+        moved = jax.vmap(move)(jnp.concatenate([B.W, -gradient[None] / B.scale]))
+        bent, r = moved[:-1], moved[-1]
+        u = jnp.linalg.solve(jnp.eye(len(bent), dtype=r.dtype) - B.M @ (B.W @ bent.T) / B.scale, B.M @ (B.W @ r))
+        return r + u @ bent / B.scale
+
+    def downhill(now: _Search) -> Array:
+        return -4 * now.length * now.here.gradient
+
+    def turn(now: _Search) -> _Search:
+        d = jax.lax.cond(now.on_face, along_face, downhill, now)
+        beyond = now.here.z + shares * d
+        trials = jax.vmap(at)(jax.vmap(project)(beyond))
+        best = jnp.argmin(jnp.where(jnp.isfinite(trials.value), trials.value, jnp.inf))
+        there = jax.tree.map(lambda values: values[best], trials)
+        lower = there.value < now.here.value
+        here = trees.choose(lower, there, now.here)
+        hit = jnp.where(lower, beyond[best] - here.z, 0)
+        p = here.z - now.here.z
+        bend = p @ B.times(p)
+        length = jnp.where(bend > 0, p @ p / jnp.where(bend > 0, bend, 1), now.length)
+
+        at_border = (best > 0) | (jnp.linalg.norm(hit) > 1e-3 * jnp.linalg.norm(d))
+        stayed = now._replace(here=here, normal=now.normal + hit, on_face=lower & at_border, k=now.k + 1)
+        little = (now.k > 0) & (now.began - here.value <= _ENOUGH * -here.value)
+        left = _Search(here, hit, length, lower, here.value, now.k + 1, ~lower | little)
+        return trees.choose(now.on_face, stayed, left)
+
+    unfinished = lambda now: ~now.done & (now.k < most)  # noqa: E731
+    no = jnp.asarray(False)
+    first = _Search(here, jnp.zeros_like(here.z), 1 / B.scale, no, here.value, jnp.zeros((), jnp.int32), no)
+    last = jax.lax.while_loop(unfinished, turn, first)
+    return last.here, last.k * _HALVINGS
+
+
+def _by_gradients(project: Any, here: _At, B: Model, most: int, *, host: bool) -> tuple[_At, Array]:
+    """Spectral projected gradient steps, with an exact search."""
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         *_, k, done = carry
@@ -68,14 +143,8 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
         share = jnp.where(slope < 0, share, 0)
         there = _At(here.z + share * p, here.gradient + share * Bp, here.value + share * (slope + 0.5 * share * bend))
         length = jnp.where(bend > 0, p @ p / jnp.where(bend > 0, bend, 1), 1 / B.scale)
-        if domain.tells_faces:
-            there = better(at(newton(there)), there)
-        done = ~(slope < 0) | (-slope <= 1e-3 * -there.value)
-        return there, length, k + 1, done
+        return there, length, k + 1, ~(slope < 0) | (-slope <= 1e-3 * -there.value)
 
-    # The curvature may be larger than the scale, so that both may lie higher than x itself.
-    here = better(at(project(start - B.inverse_times(g))), _At(start, g, jnp.zeros_like(B.scale)))
-    here = better(at(project(start - g / B.scale)), here)
     carry = (here, 1 / B.scale, jnp.zeros((), jnp.int32), jnp.asarray(False))
-    here, _, k, _ = host_loops.loop_while(unfinished, turn, carry, host=domain.kernels.on_host)
-    return back(here.z), k * (3 if domain.tells_faces else 1) + 2
+    here, _, k, _ = host_loops.loop_while(unfinished, turn, carry, host=host)
+    return here, k
