@@ -17,6 +17,7 @@ from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives, formulas
 from bilevax.sampling import check_rows
+from bilevax.verdict.evaluation import values
 
 NUMPY_INSIDE = (
     jax.errors.TracerArrayConversionError,
@@ -197,14 +198,8 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
         )
 
 
-@brief_jit
-def _values(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Any, Any]:
-    """f and g at a point, as one compiled function: single operations would be compiled one by one."""
-    return problem.upper(x, y, problem.data), problem.lower(x, y, problem.data)
-
-
 def _check_values(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
-    for name, value in zip(("upper", "lower"), map(float, _values(problem, x, y)), strict=True):
+    for name, value in zip(("upper", "lower"), values(problem, x, y)[:2], strict=True):
         if not np.isfinite(value):
             raise ValueError(f"{name}(x0, y0, data) is {value}; both objectives must be finite at the start.")
 

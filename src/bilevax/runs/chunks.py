@@ -149,12 +149,13 @@ def init(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree) -> tuple
     return solver.init(problem, x, y)
 
 
-def observe(problem: BilevelProblem, solver: Solver, state: Any) -> Observation:
-    """`solver.observe` as a function that can be compiled; on the full data."""
-    return solver.observe(replace(problem, sampler=None), state)  # type: ignore[attr-defined]
+def observe(problem: BilevelProblem, solver: Solver, state: Any) -> tuple[Observation, StepSummary]:
+    """`solver.observe` as a function that can be compiled, with a summary; on the full data."""
+    seen = solver.observe(replace(problem, sampler=None), state)  # type: ignore[attr-defined]
+    return seen, observed(seen.direction)
 
 
-_prepare, _init, _observe = brief_jit(prepare), brief_jit(init), jax.jit(observe)
+_prepare, _init, _observe = brief_jit(prepare), brief_jit(init), brief_jit(observe)
 
 
 class Stepping(NamedTuple):
@@ -164,7 +165,7 @@ class Stepping(NamedTuple):
     prepare: Callable[..., Solver]
     init: Callable[..., tuple[Any, Counts]]
     advance: Callable[..., Chunk]
-    observe: Callable[..., Observation]
+    observe: Callable[..., tuple[Observation, StepSummary]]
 
 
 def place(problem: BilevelProblem, solver: Solver) -> Stepping:

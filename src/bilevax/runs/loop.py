@@ -139,8 +139,8 @@ class Run:
         used if the run goes on; others have `observe`."""
         if hasattr(self.solver, "observe"):
             with self.clock.compilation():
-                seen = self._observe(self.problem, self.solver, self.state)
-            return Look(chunks.observed(seen.direction), seen.y, seen.w, None, 0.0)
+                seen, summary = self._observe(self.problem, self.solver, self.state)
+            return Look(summary, seen.y, seen.w, None, 0.0)
         ahead, seconds = self._call(1)
         y, w = self._estimates(ahead.state)
         return Look(ahead.summary, y, w, ahead, seconds)

@@ -169,17 +169,17 @@ class ConvexSet(eqx.Module):
     def violations(self, x: PyTree) -> str:
         """The violated constraints in words, for messages; empty inside the set."""
         own = trees.cast(self, trees.dtype(x))
-        limit = float(own.tolerance(x))
         with contextlib.suppress(TypeError):  # conditions may look at numbers, and cannot be compiled then
-            if not self.kernels.on_host and all(float(excess) <= limit for excess in _compiled_excesses(own, x)):
+            if not self.kernels.on_host and bool(_compiled_contains(own, x)):
                 return ""
+        limit = float(own.tolerance(x))
         broken = [c for c in own.conditions(x) if not float(c.excess) <= limit]
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
 
 
 @brief_jit
-def _compiled_excesses(domain: ConvexSet, x: PyTree) -> list[Scalar]:
-    return [condition.excess for condition in domain.conditions(x)]
+def _compiled_contains(domain: ConvexSet, x: PyTree) -> Array:
+    return domain.contains(x)
 
 
 def exact(memory: Memory) -> Memory:

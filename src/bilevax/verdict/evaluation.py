@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.linalg.brief import brief_jit
+from bilevax.linalg.unit_vectors import at_unit_vectors
 from bilevax.problem import BilevelProblem
 
 
@@ -75,7 +75,7 @@ def lower_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
     hvp = problem.linearize_lower(x, y).hvp
     flat, back = ravel_pytree(y)
     row = lambda unit: _flat(hvp(back(unit)))  # noqa: E731
-    return jax.lax.map(row, jnp.eye(flat.size, dtype=flat.dtype), batch_size=min(32, flat.size))
+    return at_unit_vectors(row, flat.size, flat.dtype)
 
 
 _hessian = brief_jit(lower_hessian)

@@ -12,10 +12,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import trees
+from bilevax.linalg.unit_vectors import at_unit_vectors
 from bilevax.problem import BilevelProblem
 from bilevax.solvers.pieces.tracking import Tracked, apply_inverse
 
 
+@jax.jit
 def ell_hessian(problem: BilevelProblem, x: PyTree, lower: Tracked) -> Float[Array, "n n"]:
     """All of it, from three products of second or third derivatives and two solves for each variable."""
     y, w, data = lower.y, lower.w, problem.data
@@ -32,5 +34,6 @@ def ell_hessian(problem: BilevelProblem, x: PyTree, lower: Tracked) -> Float[Arr
         return ravel_pytree(trees.sub(along_x, problem.lower_cross(x, y, solve(along_y))))[0]
 
     # A formula of the user need not work on many vectors at a time.
-    batch = None if problem.structure.solve_adjoint is not None else min(32, flat.size)
-    return jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype), batch_size=batch)
+    if problem.structure.solve_adjoint is not None:
+        return jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype))
+    return at_unit_vectors(column, flat.size, flat.dtype)

@@ -50,8 +50,7 @@ class _Search(NamedTuple):
 def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int) -> tuple[PyTree, Array]:
     """The point of the set where <F, z - x> + 1/2 <z - x, B (z - x)> is least, and the projections it took.
 
-    At most so many turns, from the better of two points: the unconstrained minimum, projected, and a gradient step. A
-    set with `lowest` finds the point by itself.
+    In at most so many turns, never above x. A set with `lowest` finds the point by itself.
     """
     if domain.minimizes_models:
         return domain.lowest(x, F, B.matrix()), jnp.ones((), jnp.int32)
@@ -63,18 +62,12 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
         slope = B.times(z - start)
         return _At(z, g + slope, g @ (z - start) + 0.5 * (z - start) @ slope)
 
-    # The curvature may be larger than the scale, so that both may lie higher than x itself.
-    here = _lower(at(project(start - B.inverse_times(g))), _At(start, g, jnp.zeros_like(B.scale)))
-    here = _lower(at(project(start - g / B.scale)), here)
+    here = _At(start, g, jnp.zeros_like(B.scale))
     if domain.tells_faces:
         here, projections = _from_face_to_face(project, at, here, B, most)
     else:
-        here, projections = _by_gradients(project, here, B, most, host=domain.kernels.on_host)
-    return back(here.z), projections + 2
-
-
-def _lower(a: _At, b: _At) -> _At:
-    return trees.choose(a.value < b.value, a, b)
+        here, projections = _by_gradients(project, at, here, B, most, host=domain.kernels.on_host)
+    return back(here.z), projections
 
 
 def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) -> tuple[_At, Array]:
@@ -83,9 +76,10 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
 
     The face of z is known by a normal there: the derivative of the projection at z + normal keeps what moves along the
     face. A step goes to the lowest of P(z + t d), t = 1, 1/2, 1/4..., and what the projection takes away is a normal of
-    the borders that were hit.
+    the borders that were hit. The unconstrained minimum, projected, is among the first trials.
     """
     shares = 0.5 ** jnp.arange(_HALVINGS, dtype=here.z.dtype)[:, None]
+    unconstrained = here.z - B.inverse_times(here.gradient)
 
     def along_face(now: _Search) -> Array:
         z, gradient, normal = now.here.z, now.here.gradient, now.normal
@@ -104,6 +98,7 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
     def turn(now: _Search) -> _Search:
         d = jax.lax.cond(now.on_face, along_face, downhill, now)
         beyond = now.here.z + shares * d
+        beyond = jnp.where(now.k == 0, beyond.at[0].set(unconstrained), beyond)
         trials = jax.vmap(at)(jax.vmap(project)(beyond))
         best = jnp.argmin(jnp.where(jnp.isfinite(trials.value), trials.value, jnp.inf))
         there = jax.tree.map(lambda values: values[best], trials)
@@ -127,8 +122,16 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
     return last.here, last.k * _HALVINGS
 
 
-def _by_gradients(project: Any, here: _At, B: Model, most: int, *, host: bool) -> tuple[_At, Array]:
-    """Spectral projected gradient steps, with an exact search."""
+def _lower(a: _At, b: _At) -> _At:
+    return trees.choose(a.value < b.value, a, b)
+
+
+def _by_gradients(project: Any, at: Any, here: _At, B: Model, most: int, *, host: bool) -> tuple[_At, Array]:
+    """Spectral projected gradient steps with an exact search, from the best of three points: here, the unconstrained
+    minimum, projected, and a gradient step. The curvature may be larger than the scale: both may lie higher."""
+    z, g = here.z, here.gradient
+    here = _lower(at(project(z - B.inverse_times(g))), here)
+    here = _lower(at(project(z - g / B.scale)), here)
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         *_, k, done = carry
@@ -147,4 +150,4 @@ def _by_gradients(project: Any, here: _At, B: Model, most: int, *, host: bool) -
 
     carry = (here, 1 / B.scale, jnp.zeros((), jnp.int32), jnp.asarray(False))
     here, _, k, _ = host_loops.loop_while(unfinished, turn, carry, host=host)
-    return here, k
+    return here, k + 2

@@ -67,9 +67,12 @@ def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
 def begin(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Tracked, Counts]:
     """The lower level at the first x."""
     w, zero, none = trees.zeros_like(y), jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
-    ways = _ways(problem, x, y)
-    inverse = jnp.zeros((trees.size(y),) * 2, zero.dtype) if ways.keeps_inverse else None
-    start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + trees.size(y))
+    ways, m, inverse, spent = _ways(problem, x, y), trees.size(y), None, no_counts()
+    if ways.keeps_inverse and ways.constant:
+        inverse, spent = _first_inverse(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
+    elif ways.keeps_inverse:
+        inverse = jnp.zeros((m, m), zero.dtype)  # `follow` finds it worn
+    start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + m)
 
     # From afar, a share of what is new is much: again, until y changes by a share of itself.
     def unfinished(carry: tuple[Any, ...]) -> Array:
@@ -83,7 +86,7 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Tracked, Count
         done = (changed <= SHARE * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
         return lower, add_counts(counts, spent), k + 1, done
 
-    carry = (start, no_counts(), none, jnp.asarray(False))
+    carry = (start, spent, none, jnp.asarray(False))
     lower, counts, *_ = host_loops.loop_while(unfinished, again, carry, host=problem.host)
     return lower, counts
 
@@ -111,7 +114,7 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     ways, y, w, structure = _ways(problem, x, before.y), before.y, before.w, problem.structure
     zero, none = jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
     inverse, excess, factorizing = before.inverse, before.excess, none
-    if ways.keeps_inverse:
+    if ways.keeps_inverse and not ways.constant:
         m = trees.size(y)
         worn = excess >= max(1, m // 4)
         inverse = jax.lax.cond(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse)
@@ -221,3 +224,6 @@ def _inverse_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
     # The factorization breaks down where the lower level is not convex; its diagonal is then a rough scale.
     diagonal = jnp.diag(1 / jnp.maximum(jnp.abs(jnp.diag(H)), jnp.finfo(H.dtype).tiny))
     return jnp.where(jnp.all(jnp.isfinite(inverse)), inverse, diagonal)
+
+
+_first_inverse = jax.jit(_inverse_hessian)
