@@ -15,7 +15,7 @@ from bilevax import trees
 from bilevax.problems import random_quadratic
 
 # How many problems on each set; tests/verdict has many more on sets of vectors.
-COUNTS = {"Simplex": 60, "NuclearBall": 60, "Spectraplex": 60, "VertexHull": 50, "Product": 50}
+COUNTS = {"Simplex": 18, "NuclearBall": 24, "Spectraplex": 24, "VertexHull": 24, "Product": 24}
 
 
 def least(domain, gradient):
@@ -100,13 +100,13 @@ def sweep(name, count, first, cast=lambda problem, x: (problem, x), tol_decades=
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_on_random_quadratics(name):
-    assert sweep(name, COUNTS[name], 0) >= COUNTS[name] / 3
+    assert sweep(name, COUNTS[name], 0) >= COUNTS[name] / 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
 def test_on_many_random_quadratics(name):
-    assert sweep(name, 5 * COUNTS[name], 10_000) >= 5 * COUNTS[name] / 3
+    assert sweep(name, 15 * COUNTS[name], 10_000) >= 15 * COUNTS[name] / 3
 
 
 def single(problem, x):
@@ -120,7 +120,7 @@ def single(problem, x):
 )
 def test_in_single_precision(name):
     with jax.numpy_dtype_promotion("standard"):
-        assert sweep(name, 60, 50_000, single, tol_decades=3) >= 60 / 5
+        assert sweep(name, 30, 50_000, single, tol_decades=3) >= 30 / 5
 
 
 def test_random_problems_in_single_precision():
@@ -161,7 +161,7 @@ def bent_problem(name, rng):
 
 @pytest.mark.parametrize("name", ["Simplex", "Box"])
 def test_on_lower_levels_that_are_not_quadratic(name):
-    converged, count = 0, 100
+    converged, count = 0, 40
     for seed in range(count):
         rng = np.random.default_rng(seed)
         problem, x_star = bent_problem(name, rng)

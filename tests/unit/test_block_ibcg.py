@@ -21,7 +21,7 @@ def project(matrix, radius=RADIUS):
     if s.sum() <= radius:
         return matrix
     low, high = 0.0, s[0]
-    for _ in range(200):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if np.maximum(s - middle, 0).sum() > radius else (low, middle)
     return (u * np.maximum(s - high, 0)) @ v

@@ -18,9 +18,12 @@ from bilevax.linalg import host_loops
 from bilevax.sets import ConvexSet
 from bilevax.solvers.pieces.quasi_newton import Model
 
-_HALVINGS = 24
-_ENOUGH = 1e-6
-"""A round of turns that lowers the model by less than this share of all so far is the last."""
+_TRIALS = 24
+_GRADIENT_TURNS = 20
+"""Without the help of faces, more turns find little more."""
+_ENOUGH, _ENOUGH_OF_A_SKETCH = 1e-6, 1e-3
+"""A round of turns is the last if it lowers the model by less than this share of all so far; a model that knows ell
+along the last steps only is not worth more."""
 
 
 class _At(NamedTuple):
@@ -44,7 +47,23 @@ class _Search(NamedTuple):
     began: Scalar
     """The value when the face was chosen."""
     k: Int[Array, ""]
+    projections: Int[Array, ""]
     done: Bool[Array, ""]
+
+
+class _Arc(NamedTuple):
+    """The lowest point so far of those that are the projection of z + t d for some t."""
+
+    there: _At
+    hit: Array
+    """What the projection has taken away."""
+    whole: Bool[Array, ""]
+    """Whether t is 1."""
+    falling: Bool[Array, ""]
+    """Whether the last try was lower than those before."""
+    promise: Scalar
+    """How far the value would fall to the last try if the model were not curved."""
+    tries: Int[Array, ""]
 
 
 def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int) -> tuple[PyTree, Array]:
@@ -75,11 +94,12 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
     the next face (Moré and Toraldo 1991).
 
     The face of z is known by a normal there: the derivative of the projection at z + normal keeps what moves along the
-    face. A step goes to the lowest of P(z + t d), t = 1, 1/2, 1/4..., and what the projection takes away is a normal of
-    the borders that were hit. The unconstrained minimum, projected, is among the first trials.
+    face. A step goes to P(z + t d) with t = 1, 1/2, 1/4... as long as the value falls, and what the projection takes
+    away is a normal of the borders that were hit. The unconstrained minimum, projected, is tried first.
     """
-    shares = 0.5 ** jnp.arange(_HALVINGS, dtype=here.z.dtype)[:, None]
     unconstrained = here.z - B.inverse_times(here.gradient)
+    no, yes, none = jnp.asarray(False), jnp.asarray(True), jnp.zeros((), jnp.int32)
+    enough = _ENOUGH if len(B.W) == here.z.size else _ENOUGH_OF_A_SKETCH
 
     def along_face(now: _Search) -> Array:
         z, gradient, normal = now.here.z, now.here.gradient, now.normal
@@ -97,29 +117,42 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
 
     def turn(now: _Search) -> _Search:
         d = jax.lax.cond(now.on_face, along_face, downhill, now)
-        beyond = now.here.z + shares * d
-        beyond = jnp.where(now.k == 0, beyond.at[0].set(unconstrained), beyond)
-        trials = jax.vmap(at)(jax.vmap(project)(beyond))
-        best = jnp.argmin(jnp.where(jnp.isfinite(trials.value), trials.value, jnp.inf))
-        there = jax.tree.map(lambda values: values[best], trials)
+        first = jnp.where(now.k == 0, unconstrained, now.here.z + d)
+
+        def unfinished(arc: _Arc) -> Array:
+            # Where even the slope promises nothing more, the minimum is found.
+            at_minimum = ~now.on_face & (now.k > 0) & (arc.promise <= 1e-2 * enough * -now.here.value)
+            return (arc.falling | ~(arc.there.value < now.here.value)) & ~at_minimum & (arc.tries < _TRIALS)
+
+        def shorten(arc: _Arc) -> _Arc:
+            beyond = jnp.where(arc.tries == 0, first, now.here.z + 0.5 ** arc.tries.astype(d.dtype) * d)
+            there = at(project(beyond))
+            falling = there.value < arc.there.value
+            best = trees.choose(falling, (there, beyond - there.z, arc.tries == 0), (arc.there, arc.hit, arc.whole))
+            return _Arc(*best, falling, now.here.gradient @ (now.here.z - there.z), arc.tries + 1)
+
+        no_trial = _Arc(
+            now.here._replace(value=jnp.full_like(B.scale, jnp.inf)), d, no, yes, jnp.full_like(B.scale, jnp.inf), none
+        )
+        there, hit, whole, *_, tries = jax.lax.while_loop(unfinished, shorten, no_trial)
         lower = there.value < now.here.value
         here = trees.choose(lower, there, now.here)
-        hit = jnp.where(lower, beyond[best] - here.z, 0)
+        hit = jnp.where(lower, hit, 0)
         p = here.z - now.here.z
         bend = p @ B.times(p)
         length = jnp.where(bend > 0, p @ p / jnp.where(bend > 0, bend, 1), now.length)
 
-        at_border = (best > 0) | (jnp.linalg.norm(hit) > 1e-3 * jnp.linalg.norm(d))
-        stayed = now._replace(here=here, normal=now.normal + hit, on_face=lower & at_border, k=now.k + 1)
-        little = (now.k > 0) & (now.began - here.value <= _ENOUGH * -here.value)
-        left = _Search(here, hit, length, lower, here.value, now.k + 1, ~lower | little)
+        k, projections = now.k + 1, now.projections + tries
+        at_border = ~whole | (jnp.linalg.norm(hit) > 1e-3 * jnp.linalg.norm(d))
+        stayed = _Search(here, now.normal + hit, now.length, lower & at_border, now.began, k, projections, no)
+        little = (now.k > 0) & (now.began - here.value <= enough * -here.value)
+        left = _Search(here, hit, length, lower, here.value, k, projections, ~lower | little)
         return trees.choose(now.on_face, stayed, left)
 
     unfinished = lambda now: ~now.done & (now.k < most)  # noqa: E731
-    no = jnp.asarray(False)
-    first = _Search(here, jnp.zeros_like(here.z), 1 / B.scale, no, here.value, jnp.zeros((), jnp.int32), no)
+    first = _Search(here, jnp.zeros_like(here.z), 1 / B.scale, no, here.value, none, none, no)
     last = jax.lax.while_loop(unfinished, turn, first)
-    return last.here, last.k * _HALVINGS
+    return last.here, last.projections
 
 
 def _lower(a: _At, b: _At) -> _At:
@@ -135,7 +168,7 @@ def _by_gradients(project: Any, at: Any, here: _At, B: Model, most: int, *, host
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         *_, k, done = carry
-        return ~done & (k < most)
+        return ~done & (k < min(most, _GRADIENT_TURNS))
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         here, length, k, _ = carry
