@@ -7,7 +7,6 @@ primes denote changes along (d, y'). This is exact where y and w are; third deri
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -33,7 +32,4 @@ def ell_hessian(problem: BilevelProblem, x: PyTree, lower: Tracked) -> Float[Arr
         _, (along_x, along_y) = jax.jvp(rest, (x, y), (d, moved))
         return ravel_pytree(trees.sub(along_x, problem.lower_cross(x, y, solve(along_y))))[0]
 
-    # A formula of the user need not work on many vectors at a time.
-    if problem.structure.solve_adjoint is not None:
-        return jax.lax.map(column, jnp.eye(flat.size, dtype=flat.dtype))
     return at_unit_vectors(column, flat.size, flat.dtype)
