@@ -27,7 +27,7 @@ FEW, VERY_FEW = 200, 30
 """Up to so many variables the Hessian of ell is kept whole: where both inner problems are solved exactly, so that it is
 cheap, and where they are not."""
 _MEMORY = 10
-_SURPRISE = 0.5
+_SURPRISE = 0.2
 
 
 class Curvature(eqx.Module):
