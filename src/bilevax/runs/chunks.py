@@ -133,7 +133,7 @@ _advance_few = brief_jit(_advance, _FEW_NUMBERS)
 
 def advance_on_host(problem: BilevelProblem, solver: Solver, state: Any, key: Array, count: Array) -> Chunk:
     """The same, un-jitted: oracles are compiled one by one or are host kernels."""
-    chunk = _empty(solver, state)
+    chunk = _empty(solver, state)._replace(counts=Counts())  # numbers: each sum of arrays would be a call
     for i in range(int(count)):
         chunk = _one(problem, solver, chunk, key, i == int(count) - 1)
     return chunk._replace(finite=chunk.finite & trees.all_finite((chunk.state.x, chunk.state.y)))

@@ -29,6 +29,8 @@ class BlockIBCGState(eqx.Module):
     x: PyTree
     previous: PyTree
     lower: Tracked
+    before: Tracked
+    """The lower level at the x before."""
     k: Int[Array, ""]
     momentum: float
     L: float
@@ -50,7 +52,8 @@ class BlockIBCG(eqx.Module):
     whole matrix, small where little of it is observed. y and the adjoint are solved at every x to a share of what is
     new there, as in `ProjectedIBCG`.
 
-    One step costs two directions and one projection of low rank, more when L was too small.
+    One step costs one direction and one projection of low rank, more when L was too small: the direction ahead lies on
+    the line through the last two.
 
     `constants` serve the certificate only; no step needs them.
 
@@ -82,7 +85,7 @@ class BlockIBCG(eqx.Module):
         nearby, second = follow(problem, trees.axpy(trees.scalar(-length, x), at_x.F, x), at_x)
         L = float(trees.norm(trees.sub(nearby.F, at_x.F))) / (4 * length * size) or 1.0
         k, basis = jnp.zeros((), jnp.int32), problem.domain.low_rank_start(x)
-        return BlockIBCGState(x, x, at_x, k, 1.0, L, L, basis), add_counts(first, second)
+        return BlockIBCGState(x, x, at_x, at_x, k, 1.0, L, L, basis), add_counts(first, second)
 
     def observe(self, problem: BilevelProblem, state: BlockIBCGState) -> Observation:
         """What the state tells of its point."""
@@ -90,21 +93,18 @@ class BlockIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: BlockIBCGState, key: Array) -> tuple[BlockIBCGState, Info]:
         """A step for the curvature met last, shortened until the direction changes no faster than L allows."""
-        x, L, basis = state.x, max(0.5 * state.L, 1.05 * state.curvature), state.basis
+        x, L, basis = state.x, max(0.8 * state.L, 1.05 * state.curvature), state.basis
         verify = self.verify is not None and int(state.k) % self.verify == self.verify - 1
         momentum = (1 + (1 + 4 * state.momentum**2) ** 0.5) / 2
-        ahead = trees.move(x, state.previous, trees.scalar((1 - state.momentum) / momentum, x))
-        at_ahead, counts = follow(problem, ahead, state.lower)
-        if not bool(trees.all_finite(at_ahead.F)):  # no factorization accepts it; the loop names it
-            state = replace(state, lower=at_ahead, k=state.k + 1)
-            return state, Info(x, at_ahead.F, counts)
+        ahead, at_ahead = _extrapolated(state, (state.momentum - 1) / momentum)
+        counts = Counts()
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
         for tries in itertools.count(1):
             with one_blas_thread():
                 shift = trees.scale(trees.scalar(-1 / L, x), at_ahead.F)
                 moved = problem.domain.low_rank_step(ahead, shift, basis, max_rank=self.max_rank, verify=verify)
             lower, spent = follow(problem, moved.x, at_ahead)
-            counts = add_counts(counts, spent)
+            counts = add_counts(counts, jax.device_get(spent))
             product, basis = inner_of_differences(lower.F, at_ahead.F, moved.x, ahead), moved.basis
             curvature = product / moved.squared if moved.squared > rounding else L / 1.05
             if curvature <= L or tries == GIVE_UP:
@@ -112,8 +112,22 @@ class BlockIBCG(eqx.Module):
             L = max(2 * L, curvature)
         if inner_of_differences(ahead, moved.x, moved.x, x) > 0:  # against the momentum
             momentum = 1.0
-        following = BlockIBCGState(moved.x, x, lower, state.k + 1, momentum, L, curvature, basis)
+        following = BlockIBCGState(moved.x, x, lower, state.lower, state.k + 1, momentum, L, curvature, basis)
         return following, Info(x, state.lower.F, replace(counts, projections=tries))
+
+
+def _extrapolated(state: BlockIBCGState, share: float) -> tuple[PyTree, Tracked]:
+    """The point ahead, and the lower level there on the line through the last two: exact where ell is quadratic."""
+    if share == 0:
+        return state.x, state.lower
+    t = trees.scalar(share, state.x)
+    parts = lambda lower: (lower.y, lower.w, lower.F)  # noqa: E731
+    here, before = parts(state.lower), parts(state.before)
+    y, w, F = _compiled_extrapolation(t, here, before)
+    return trees.move(state.x, state.previous, -t), replace(state.lower, y=y, w=w, F=F)
+
+
+_compiled_extrapolation = jax.jit(lambda t, a, b: jax.tree.map(lambda u, v: u + t * (u - v), a, b))
 
 
 def inner_of_differences(a: PyTree, b: PyTree, c: PyTree, d: PyTree) -> float:

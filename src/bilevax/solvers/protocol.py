@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
@@ -33,7 +34,7 @@ def no_counts() -> Counts:
 
 def add_counts(a: Counts, b: Counts) -> Counts:
     """The calls of both."""
-    return jax.tree.map(jnp.add, a, b)
+    return jax.tree.map(operator.add, a, b)
 
 
 COUNTS = tuple(field.name for field in fields(Counts))

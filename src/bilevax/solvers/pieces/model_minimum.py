@@ -127,9 +127,9 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
         def shorten(arc: _Arc) -> _Arc:
             beyond = jnp.where(arc.tries == 0, first, now.here.z + 0.5 ** arc.tries.astype(d.dtype) * d)
             there = at(project(beyond))
-            falling = there.value < arc.there.value
-            best = trees.choose(falling, (there, beyond - there.z, arc.tries == 0), (arc.there, arc.hit, arc.whole))
-            return _Arc(*best, falling, now.here.gradient @ (now.here.z - there.z), arc.tries + 1)
+            falling, promise = there.value < arc.there.value, now.here.gradient @ (now.here.z - there.z)
+            lowest = _Arc(there, beyond - there.z, arc.tries == 0, falling, promise, arc.tries + 1)
+            return trees.choose(falling, lowest, arc._replace(falling=no, promise=promise, tries=arc.tries + 1))
 
         no_trial = _Arc(
             now.here._replace(value=jnp.full_like(B.scale, jnp.inf)), d, no, yes, jnp.full_like(B.scale, jnp.inf), none
