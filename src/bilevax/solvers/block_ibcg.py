@@ -52,8 +52,8 @@ class BlockIBCG(eqx.Module):
     whole matrix, small where little of it is observed. y and the adjoint are solved at every x to a share of what is
     new there, as in `ProjectedIBCG`.
 
-    One step costs one direction and one projection of low rank, more when L was too small: the direction ahead lies on
-    the line through the last two.
+    One step costs one direction and one projection of low rank, more when L was too small: the direction ahead is taken
+    from the line through the last two. Where the problem changes between the steps, `look_ahead=True` computes it.
 
     `constants` serve the certificate only; no step needs them.
 
@@ -65,6 +65,7 @@ class BlockIBCG(eqx.Module):
     loops: ClassVar[int] = 1
     max_rank: int | None = eqx.field(static=True, default=None)
     verify: int | None = eqx.field(static=True, default=10, kw_only=True)
+    look_ahead: bool = eqx.field(static=True, default=False, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
@@ -93,11 +94,14 @@ class BlockIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: BlockIBCGState, key: Array) -> tuple[BlockIBCGState, Info]:
         """A step for the curvature met last, shortened until the direction changes no faster than L allows."""
-        x, L, basis = state.x, max(0.8 * state.L, 1.05 * state.curvature), state.basis
+        shorter = 0.5 if self.look_ahead else 0.8  # the curvature of a problem that changes may fall
+        x, L, basis = state.x, max(shorter * state.L, 1.05 * state.curvature), state.basis
         verify = self.verify is not None and int(state.k) % self.verify == self.verify - 1
         momentum = (1 + (1 + 4 * state.momentum**2) ** 0.5) / 2
         ahead, at_ahead = _extrapolated(state, (state.momentum - 1) / momentum)
-        counts = Counts()
+        at_ahead, counts = follow(problem, ahead, at_ahead) if self.look_ahead else (at_ahead, Counts())
+        if not bool(trees.all_finite(at_ahead.F)):  # no factorization accepts it; the loop names it
+            return replace(state, lower=at_ahead, k=state.k + 1), Info(x, at_ahead.F, counts)
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
         for tries in itertools.count(1):
             with one_blas_thread():
@@ -121,9 +125,7 @@ def _extrapolated(state: BlockIBCGState, share: float) -> tuple[PyTree, Tracked]
     if share == 0:
         return state.x, state.lower
     t = trees.scalar(share, state.x)
-    parts = lambda lower: (lower.y, lower.w, lower.F)  # noqa: E731
-    here, before = parts(state.lower), parts(state.before)
-    y, w, F = _compiled_extrapolation(t, here, before)
+    y, w, F = _compiled_extrapolation(t, *((lower.y, lower.w, lower.F) for lower in (state.lower, state.before)))
     return trees.move(state.x, state.previous, -t), replace(state.lower, y=y, w=w, F=F)
 
 

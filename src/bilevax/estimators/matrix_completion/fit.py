@@ -93,7 +93,7 @@ class CompletionFit:
         if self.run is not None:
             self.run.restart(self.problem, x, y)
             return
-        solver = BlockIBCG(self.options.max_rank, verify=None)
+        solver = BlockIBCG(self.options.max_rank, verify=None, look_ahead=True)
         plan = make_plan(every=1, time_limit=self.options.time_limit, metrics=self._columns, compute_gap=False)
         self.run = Run(self.problem, solver, x, y, plan, self.interrupt)
         self.run.after_step = self._fit_effects
