@@ -64,7 +64,7 @@ class BlockIBCG(eqx.Module):
     oracle: ClassVar[str] = "low rank"
     loops: ClassVar[int] = 1
     max_rank: int | None = eqx.field(static=True, default=None)
-    verify: int | None = eqx.field(static=True, default=10, kw_only=True)
+    verify: int | None = eqx.field(static=True, default=5, kw_only=True)
     look_ahead: bool = eqx.field(static=True, default=False, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
