@@ -355,3 +355,8 @@ FAR = {
     "SparseSimplex": (0.75 * (AXES[0] + AXES[1]), 0.75 * (AXES[2] + AXES[3])),
     "Product": (np.r_[1, 0, 0, 1, 1, 1, np.zeros(5)], np.r_[0, 1, 0, -1, -1, -1, np.zeros(5)]),
 }
+
+
+def every_second(cases):
+    """All cases, every second one marked slow: where each compiles much and fails for the same reasons."""
+    return [pytest.param(*np.atleast_1d(case), marks=[pytest.mark.slow] * (i % 2)) for i, case in enumerate(cases)]

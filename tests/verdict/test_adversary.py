@@ -111,7 +111,7 @@ def test_many_audits_by_conjugate_gradients():
 
 
 # A solver and the set on which it is asked to lie; five vectors sets and all solvers in the slow test.
-QUICK = [("IBCG", "Simplex"), ("AIDBiO", "Box"), ("SOBA", "L2Ball"), ("RAHGD", "L1Ball"), ("SBFW exact", "Simplex")]
+QUICK = [("IBCG", "Simplex"), ("AIDBiO", "Box"), ("SOBA", "L2Ball"), ("SBFW exact", "Simplex")]
 QUICK += [("ProjectedIBCG", "L1Ball"), ("PairwiseIBCG", "Box")]
 
 
