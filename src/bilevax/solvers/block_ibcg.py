@@ -29,8 +29,7 @@ class BlockIBCGState(eqx.Module):
     x: PyTree
     previous: PyTree
     lower: Tracked
-    before: Tracked
-    """The lower level at the x before."""
+    before: Tracked | None  # at the x before; None where the direction ahead is computed
     k: Int[Array, ""]
     momentum: float
     L: float
@@ -86,7 +85,9 @@ class BlockIBCG(eqx.Module):
         nearby, second = follow(problem, trees.axpy(trees.scalar(-length, x), at_x.F, x), at_x)
         L = float(trees.norm(trees.sub(nearby.F, at_x.F))) / (4 * length * size) or 1.0
         k, basis = jnp.zeros((), jnp.int32), problem.domain.low_rank_start(x)
-        return BlockIBCGState(x, x, at_x, at_x, k, 1.0, L, L, basis), add_counts(first, second)
+        return BlockIBCGState(x, x, at_x, None if self.look_ahead else at_x, k, 1.0, L, L, basis), add_counts(
+            first, second
+        )
 
     def observe(self, problem: BilevelProblem, state: BlockIBCGState) -> Observation:
         """What the state tells of its point."""
@@ -94,12 +95,11 @@ class BlockIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: BlockIBCGState, key: Array) -> tuple[BlockIBCGState, Info]:
         """A step for the curvature met last, shortened until the direction changes no faster than L allows."""
-        shorter = 0.5 if self.look_ahead else 0.8  # the curvature of a problem that changes may fall
-        x, L, basis = state.x, max(shorter * state.L, 1.05 * state.curvature), state.basis
+        share = 0.5 if self.look_ahead else 0.8  # the curvature of a problem that changes may fall
+        x, L, basis = state.x, max(share * state.L, 1.05 * state.curvature), state.basis
         verify = self.verify is not None and int(state.k) % self.verify == self.verify - 1
         momentum = (1 + (1 + 4 * state.momentum**2) ** 0.5) / 2
-        ahead, at_ahead = _extrapolated(state, (state.momentum - 1) / momentum)
-        at_ahead, counts = follow(problem, ahead, at_ahead) if self.look_ahead else (at_ahead, Counts())
+        ahead, at_ahead, counts = self._ahead(problem, state, (state.momentum - 1) / momentum)
         if not bool(trees.all_finite(at_ahead.F)):  # no factorization accepts it; the loop names it
             return replace(state, lower=at_ahead, k=state.k + 1), Info(x, at_ahead.F, counts)
         rounding = 1e3 * float(jnp.finfo(trees.dtype(x)).eps * trees.inner(x, x))
@@ -116,17 +116,17 @@ class BlockIBCG(eqx.Module):
             L = max(2 * L, curvature)
         if inner_of_differences(ahead, moved.x, moved.x, x) > 0:  # against the momentum
             momentum = 1.0
-        following = BlockIBCGState(moved.x, x, lower, state.lower, state.k + 1, momentum, L, curvature, basis)
+        before, k = None if self.look_ahead else state.lower, state.k + 1
+        following = BlockIBCGState(moved.x, x, lower, before, k, momentum, L, curvature, basis)
         return following, Info(x, state.lower.F, replace(counts, projections=tries))
 
-
-def _extrapolated(state: BlockIBCGState, share: float) -> tuple[PyTree, Tracked]:
-    """The point ahead, and the lower level there on the line through the last two: exact where ell is quadratic."""
-    if share == 0:
-        return state.x, state.lower
-    t = trees.scalar(share, state.x)
-    y, w, F = _compiled_extrapolation(t, *((lower.y, lower.w, lower.F) for lower in (state.lower, state.before)))
-    return trees.move(state.x, state.previous, -t), replace(state.lower, y=y, w=w, F=F)
+    def _ahead(self, problem: BilevelProblem, state: BlockIBCGState, share: float) -> tuple[PyTree, Tracked, Counts]:
+        """The point ahead and the lower level there, on the line through the last two: exact where ell is quadratic."""
+        ahead = trees.move(state.x, state.previous, -(t := trees.scalar(share, state.x)))
+        if state.before is None:
+            return ahead, *follow(problem, ahead, state.lower)
+        y, w, F = _compiled_extrapolation(t, *((lower.y, lower.w, lower.F) for lower in (state.lower, state.before)))
+        return ahead, replace(state.lower, y=y, w=w, F=F), Counts()
 
 
 _compiled_extrapolation = jax.jit(lambda t, a, b: jax.tree.map(lambda u, v: u + t * (u - v), a, b))
