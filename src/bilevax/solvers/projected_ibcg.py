@@ -41,8 +41,8 @@ class ProjectedIBCG(eqx.Module):
     minimum of the model over the set, found in at most `inner` turns from face to face, as far as a line search on the
     value and the slope of ell allows.
 
-    One step costs one hypergradient, rarely more. A turn costs 24 projections; three are enough where ell is well
-    conditioned.
+    One step costs one hypergradient, rarely more. A turn costs some four projections. On sets of matrices a turn is a
+    gradient step on the model, and there are at most twenty.
 
     `constants` serve the certificate only; no step needs them.
 

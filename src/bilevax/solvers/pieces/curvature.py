@@ -23,7 +23,7 @@ from bilevax.solvers.pieces.quasi_newton import (
 from bilevax.solvers.pieces.tracking import Tracked, exact, has_inverse, without_set
 from bilevax.solvers.protocol import Counts
 
-FEW, VERY_FEW = 200, 30
+FEW, VERY_FEW = 300, 30
 """Up to so many variables the Hessian of ell is kept whole: where both inner problems are solved exactly, so that it is
 cheap, and where they are not."""
 _MEMORY = 10

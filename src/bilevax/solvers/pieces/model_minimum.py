@@ -21,7 +21,7 @@ from bilevax.solvers.pieces.quasi_newton import Model
 _TRIALS = 24
 _GRADIENT_TURNS = 20
 """Without the help of faces, more turns find little more."""
-_ENOUGH, _ENOUGH_OF_A_SKETCH = 1e-6, 1e-3
+_ENOUGH_WHOLE, _ENOUGH_LAST_STEPS = 1e-6, 1e-3
 """A round of turns is the last if it lowers the model by less than this share of all so far; a model that knows ell
 along the last steps only is not worth more."""
 
@@ -99,7 +99,7 @@ def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) ->
     """
     unconstrained = here.z - B.inverse_times(here.gradient)
     no, yes, none = jnp.asarray(False), jnp.asarray(True), jnp.zeros((), jnp.int32)
-    enough = _ENOUGH if len(B.W) == here.z.size else _ENOUGH_OF_A_SKETCH
+    enough = _ENOUGH_WHOLE if len(B.W) == here.z.size else _ENOUGH_LAST_STEPS
 
     def along_face(now: _Search) -> Array:
         z, gradient, normal = now.here.z, now.here.gradient, now.normal
