@@ -53,9 +53,12 @@ def table(families):
     return markdown(rows)
 
 
-def main():
+def write_page(paths):
+    """Write the table into the page."""
+    if not paths:
+        sys.exit("auto_page: name the files that `benchmarks/auto.py --json FILE` has written.")
     families = {}
-    for path in sys.argv[1:]:
+    for path in paths:
         families |= json.loads(Path(path).read_text())["families"]
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
@@ -63,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    write_page(sys.argv[1:])

@@ -264,3 +264,19 @@ def test_a_run_says_why_its_method_was_chosen_and_names_a_better_one():
     problem, x, y = zoo.known_problem("Simplex").problem, zoo.SETS["Simplex"][0].vertex(jnp.zeros(5)), jnp.zeros(6)
     assert "ProjectedIBCG, since the set has a cheap projection" in str(bx.solve(problem, None, x, y, tol=1e-3))
     assert "bx.ProjectedIBCG(), which bx.auto would choose" in str(bx.solve(problem, bx.IBCG(), x, y, steps=5))
+
+
+def test_a_lower_level_at_the_end_of_its_precision_is_left_alone():
+    """There Newton's method would go on with steps that only rounding accepts: 2,000 gradients at each x."""
+    rng = np.random.default_rng(0)
+    inputs, truth = rng.standard_normal((500, 20)), rng.standard_normal((2, 20))
+    scores = np.where(rng.random(500) < 0.1, inputs @ truth[1], inputs @ truth[0]) + rng.standard_normal(500)
+    data = {"inputs": jnp.asarray(inputs), "labels": jnp.where(scores > 0, 1.0, -1.0)}
+
+    def mixture(x, y, data):
+        losses = jnp.logaddexp(0.0, -data["labels"] * (data["inputs"] @ y))
+        return 0.05 * x.size * jnp.sum((x - 1 / x.size) ** 2) - x @ losses - 0.005 * jnp.sum(y**2)
+
+    problem = bx.minimax(mixture, bx.Simplex(), data)
+    trace = bx.solve(problem, bx.ProjectedIBCG(), jnp.full(500, 1 / 500), jnp.zeros(20), steps=60, every=10).trace
+    assert np.diff(trace["lower_grads"]).max() < 10 * 200

@@ -173,8 +173,8 @@ def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: 
         # What the linear solve left is known; the rest of the new gradient is the curvature of the lower level.
         bend = trees.norm(trees.sub(found.g_y, change.residual))
         # A step this short goes where rounding leads; the next one would, too.
-        spent = ~found.accepted | (found.length < 1e-6)
-        done = spent | ((found.length == 1) & (bend <= SHARE * first))
+        at_the_end = ~found.accepted | (found.length < 1e-6)
+        done = at_the_end | ((found.length == 1) & (bend <= SHARE * first))
         return found.y, found.g_y, change.energy, lower_grads + found.tries, hvps + change.products, k + 1, done
 
     none = jnp.zeros((), jnp.int32)
