@@ -126,25 +126,27 @@ def worst(runs, name):
     return max(run[name].best for run in runs if name in run)
 
 
-def against_printed(results):
-    """For each family: what IBCG as printed reaches in 10^4 steps, and when auto is as far."""
+def against_ibcg(results):
+    """How far IBCG gets, as printed in 10^4 steps and by default in the budget, and when auto is as far."""
     rows = []
     for name, runs in results.items():
         for seed, run in enumerate(runs):
-            if "auto" not in run or "printed" not in run or not run["printed"].visits:
-                continue
-            last = run["printed"].visits[-1]
-            auto = run["auto"].seconds_to(last.gap)
-            rows.append(
-                {
-                    "family": f"{name}/{seed}",
-                    "gap of IBCG as printed": f"{last.gap:.1e}",
-                    "its seconds": f"{last.seconds:.3g}",
-                    "seconds of auto to it": f"{auto:.3g}" if math.isfinite(auto) else "-",
-                    "times faster": f"{last.seconds / auto:.3g}" if math.isfinite(auto) else "-",
-                    "note": run["printed"].note,
-                }
-            )
+            for method, words in {"printed": "as printed", "IBCG": "default"}.items():
+                if "auto" not in run or method not in run or not run[method].visits:
+                    continue
+                best = min(run[method].visits, key=lambda visit: visit.gap)
+                auto = run["auto"].seconds_to(best.gap)
+                rows.append(
+                    {
+                        "family": f"{name}/{seed}",
+                        "IBCG": words,
+                        "gap": f"{best.gap:.1e}",
+                        "seconds": f"{best.seconds:.3g}",
+                        "seconds of auto to it": f"{auto:.3g}" if math.isfinite(auto) else "-",
+                        "times faster": f"{best.seconds / auto:.3g}" if math.isfinite(auto) else "-",
+                        "note": run[method].note,
+                    }
+                )
     return rows
 
 
@@ -191,9 +193,10 @@ def main():
         pages.append(page(family, results[family.name], options))
         print(pages[-1], flush=True)
         write(options, results, pages)
-    rows = against_printed(results)
+        jax.clear_caches()  # the pages of memory for compiled code are limited; all families together pass the limit
+    rows = against_ibcg(results)
     if rows:
-        pages.append(f"## auto against IBCG as printed, after its 10,000 steps\n\n{markdown(rows)}\n")
+        pages.append(f"## auto against IBCG\n\n{markdown(rows)}\n")
         print(pages[-1])
     write(options, results, pages)
 

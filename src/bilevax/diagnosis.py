@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.estimation import (
+    CLOSE_LOOK,
     estimate_constants,
     extreme_point,
     for_steps,
@@ -130,7 +131,7 @@ def _diagnosis(problem: BilevelProblem, x0: PyTree, y0: PyTree, key: Array) -> D
     points = sample_points(problem, x, y, key, _POINTS)
     eps = _rounding(problem, x, y)
     findings.append(_smoothness(problem, points))
-    constants = (estimate_constants if problem.host else _constants)(problem, x, y, key)
+    constants = (_all_constants if problem.host else _constants)(problem, x, y, key)
     spectra = [_spectrum(problem, *point, key) for point in points]
     findings.append(_convexity([*spectra, (float(constants.mu_g), float(constants.L_g))], eps))
     if findings[-1].verdict == FAULT:
@@ -246,7 +247,8 @@ def _smoothness(problem: BilevelProblem, points: Points) -> Finding:
     return Finding("smoothness", OK, f"no jump in first or second derivatives on {len(points)} lines")
 
 
-_constants = brief_jit(estimate_constants)
+_all_constants = functools.partial(estimate_constants, products=CLOSE_LOOK)
+_constants = brief_jit(_all_constants)
 _ends = brief_jit(functools.partial(lower_spectrum, max_products=_PRODUCTS))
 _f_y = brief_jit(lambda problem, x, y: trees.norm(problem.upper_grads(x, y)[1]))
 

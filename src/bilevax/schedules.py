@@ -37,6 +37,10 @@ class Constant(Schedule):
         return f"{float(self.value):.6g}" if is_concrete(self.value) else "Constant"
 
 
+class Estimated(Constant):
+    """A step of x that a method chose from the curvature at the start; it becomes shorter where ell curves more."""
+
+
 class Power(Schedule):
     """`scale / (k + shift)^exponent`."""
 

@@ -29,14 +29,16 @@ PAIRS = [(name, domain) for name in SETS for domain in SETS[name]]
 MODES = [(name, SETS[name.split()[0]][0]) for name in zoo.SOLVERS if name not in SETS]
 
 
-def over_cases(pairs):
-    """The tests of one set after another: its small operations are compiled once."""
-    return pytest.mark.parametrize("case", sorted(pairs, key=lambda pair: pair[1]), ids="-".join, indirect=True)
+def over_cases(pairs, later=()):
+    """The tests of one set after another: its small operations are compiled once. `later` ones are slow tests."""
+    pairs = sorted([*pairs, *later], key=lambda pair: pair[1])
+    marked = [pytest.param(pair, id="-".join(pair), marks=[pytest.mark.slow] * (pair in later)) for pair in pairs]
+    return pytest.mark.parametrize("case", marked, indirect=True)
 
 
 over_the_zoo = over_cases(PAIRS)
 over_solvers_once = over_cases([(name, SETS[name][0]) for name in SETS])
-over_modes_too = over_cases(PAIRS + [mode for mode in MODES if not mode[0].endswith(" fw")])
+over_modes_later = over_cases(PAIRS, later=[mode for mode in MODES if not mode[0].endswith(" fw")])
 over_everything = over_cases(PAIRS + MODES)
 COMPILED = [name for name in SETS if name not in zoo.HOST]
 ONE_OF_EACH_KIND = ["IBCG", "SOBA"]  # by lmo and by projection: what `solve` adds to `run` sees no more of a method
@@ -139,7 +141,7 @@ def test_solvers_on_the_host_refuse_compiled_runs_by_name(name):
         jax.vmap(lambda x: bx.run(problem, solver, x, y0, steps=3)[0].x)(jnp.stack([x0, x0]))
 
 
-@over_modes_too
+@over_modes_later
 def test_single_precision_stays_single(case):
     problem, solver, x0, y0 = case.setting
     solver = zoo.SOLVERS[case.name] if (case.name, case.domain) in ESTIMATING else solver
@@ -187,7 +189,7 @@ def test_stopped_written_and_continued_equals_uninterrupted(case, tmp_path):
     assert all(map(np.array_equal, *map(jax.tree.leaves, (continued, advance(problem, solver, state, 13)))))
 
 
-@pytest.mark.parametrize("name, domain", [*((name, SETS[name][0]) for name in COMPILED), ("IBCG", "L2Ball")])
+@pytest.mark.parametrize("name, domain", [*zoo.every_second((n, SETS[n][0]) for n in COMPILED), ("IBCG", "L2Ball")])
 def test_vmap_equals_a_loop_of_single_runs(name, domain):
     problem, solver, x0, y0 = setting(name, domain)
 

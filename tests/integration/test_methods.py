@@ -64,10 +64,11 @@ def test_table_1_is_the_papers():
 
 
 def test_the_committed_page_has_every_exported_solver():
-    paper, code = tables(PAGE.read_text())
+    paper, code, others = tables(PAGE.read_text())
     assert {name.rstrip("*") for name in column(paper, "method")} == zoo.exported("solver")
     assert {name.split()[0] for name in column(code, "method")} == zoo.exported("solver")
     rows = {tuple(row[:2]) for row in code[2:]}
+    assert [row[:2] for row in others] == [row[:2] for row in code]
     for name in zoo.exported("solver"):
         both = moves_both_ways(getattr(bx, name)())
         assert len({moves for method, moves in rows if method == name}) == (2 if both else 1), name
@@ -86,7 +87,7 @@ def test_what_is_known_beforehand_is_printed_without_a_run(monkeypatch, capsys):
 
 
 def test_two_methods_converge_on_a_small_problem(capsys):
-    assert cli.main(["methods", "--only", "IBCG, SOBA,IBCG", "--size", str(SIZE)]) == 0
+    assert cli.main(["methods", "--only", "IBCG, SOBA,IBCG", "--size", str(SIZE), "--one-problem"]) == 0
     printed = capsys.readouterr()
     paper, code = tables(printed.out)
     assert column(paper, "method") == ["IBCG"] * 4 + ["SOBA"]
@@ -99,7 +100,7 @@ def test_two_methods_converge_on_a_small_problem(capsys):
     for steps, calls in zip(column(code, "steps"), column(code, "calls"), strict=True):
         assert 1 < int(steps) < 2000 and int(calls) >= 5 * int(steps)
     lines = printed.err.splitlines()
-    assert len(lines) == 3 and lines[1].startswith("2/3  SOBA (projection): converged after")
+    assert len(lines) == 3 and lines[1].startswith("l2 ball: 2/3  SOBA (projection): converged after")
 
 
 def test_a_method_is_judged_by_the_true_gap(monkeypatch):
@@ -121,18 +122,28 @@ def test_a_method_is_judged_by_the_true_gap(monkeypatch):
     assert ratio(measured.steps - max(1, measured.steps // 20)) > measure.RATIO
 
 
-def test_the_closed_form_of_the_gap_is_the_audited_one(key):
-    common = measure.bench(SIZE)
-    x = 0.5 * jax.random.normal(key, (SIZE,)) / SIZE**0.5
-    true = bx.audit(common.problem, x, common.y)
-    np.testing.assert_allclose(measure.true_gap(x, common.y, common.problem.data), true.gap, rtol=1e-10)
+@pytest.mark.parametrize("place", [measure.COMMON, *measure.ELSEWHERE], ids=lambda place: place.name)
+def test_the_closed_form_of_the_gap_is_the_audited_one(place, key):
+    bench = measure.bench(10, place)
+    x = bench.x + 0.02 * jax.random.uniform(key, bench.x.shape)
+    x = x / x.sum() if place.name == "simplex" else x
+    true = bx.audit(bench.problem, x, bench.y)
+    np.testing.assert_allclose(measure.true_gap(place.farthest)(x, bench.y, bench.problem.data), true.gap, rtol=1e-9)
     assert float(true.gap) > 1e-2
+
+
+def test_other_problems_are_measured_too(monkeypatch, capsys):
+    monkeypatch.setattr(measure, "REPEATS", 1)
+    assert cli.main(["methods", "--only", "BlockIBCG", "--size", "10", "--quiet"]) == 0
+    others = tables(capsys.readouterr().out)[2]
+    assert others[0] == ["method", "x moves by", "l2 ball", "simplex", "nuclear ball", "κ = 10^4"]
+    assert others[2][0] == "BlockIBCG" and others[2][3] == "not for it" and float(others[2][4]) > 0
 
 
 def test_a_method_that_is_late_says_what_is_left(monkeypatch, capsys):
     monkeypatch.setattr(measure, "LIMITS", (200,))
     monkeypatch.setattr(measure, "RATIO", 1e-9)
-    assert cli.main(["methods", "--only", "IBCG", "--size", str(SIZE), "--quiet"]) == 0
+    assert cli.main(["methods", "--only", "IBCG", "--size", str(SIZE), "--quiet", "--one-problem"]) == 0
     printed = capsys.readouterr()
     row = tables(printed.out)[1][2]
     assert re.fullmatch(r"no, [0-9.e-]+ left", row[-1]) and "200" in row and not printed.err

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.estimation import estimate_constants
+from bilevax.estimation import CLOSE_LOOK, START, estimate_constants
 
 SPECTRA = {"geometric": lambda kappa, n: np.geomspace(1, kappa, n), "linear": lambda kappa, n: np.linspace(1, kappa, n)}
 KAPPAS = [1.0, 1e1, 1e2, 1e3, 1e4]
@@ -29,8 +29,8 @@ def lower(x, y, data):
 
 
 @functools.cache
-def compiled():
-    return jax.jit(estimate_constants)
+def compiled(products=CLOSE_LOOK):
+    return jax.jit(functools.partial(estimate_constants, products=products))
 
 
 def check(size, spectrum, kappa, key):
@@ -56,6 +56,17 @@ def check(size, spectrum, kappa, key):
 )
 def test_estimates_of_known_spectra(size, spectrum, kappa):
     check(size, spectrum, kappa, jax.random.key(0))
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_before_a_run_fifty_products_are_enough(spectrum, kappa):
+    """L_g within two percent; mu_g at most three times too large or too small up to kappa 1e3."""
+    problem = bx.BilevelProblem(upper, lower, bx.Simplex(), jnp.asarray(SPECTRA[spectrum](kappa, 10_000)))
+    found = compiled(START)(problem, jnp.full(3, 1 / 3), jnp.zeros(10_000), jax.random.key(3))
+    assert int(found.products) <= 50
+    assert 0.98 * kappa <= float(found.L_g) <= kappa * (1 + 1e-9)
+    assert 1 / 3 <= float(found.mu_g) <= (3 if kappa < 1e4 else 8)
 
 
 @pytest.mark.slow

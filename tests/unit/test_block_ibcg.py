@@ -44,7 +44,7 @@ def value(X):
     return float(np.sum((OBSERVED * (X - M)) ** 2)) / OBSERVED.sum() / 1.05**2
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "weighted"])
+@pytest.mark.parametrize("kind", ["dense", pytest.param("sparse", marks=pytest.mark.slow), "weighted"])
 def test_it_ends_where_accelerated_projection_does(kind):
     if kind == "dense":
         problem, _ = matrix_completion(M, OBSERVED, RADIUS, **PLAIN)

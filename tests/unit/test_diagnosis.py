@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zoo import SETS, known_problem
+from zoo import SETS, every_second, known_problem
 
 import bilevax as bx
 
@@ -263,7 +263,10 @@ LATER = {name for m in SPECTRA for name in SPECTRA[m] if "1e2" in name or "1e6" 
 """Twelve that other condition numbers stand for."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in JUDGED])
+EARLY = [name for name in JUDGED if name not in LATER]
+
+
+@pytest.mark.parametrize("name", [*every_second(EARLY), *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)])
 def test_healthy_problems_pass_and_broken_ones_fail_where_they_are_broken(name):
     (judged, x, y), fault = JUDGED[name]
     found = bx.diagnose(judged, x, y)

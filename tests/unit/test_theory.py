@@ -32,8 +32,8 @@ def test_estimates_bracket_the_spectrum_of_a_quadratic(kappa):
     found = estimate_constants(known.problem, jnp.full(5, 0.2), jnp.zeros(60), jax.random.key(1))
     assert found.estimated
     assert kappa * 0.99 <= float(found.L_g) <= kappa * (1 + 1e-9)
-    assert 1 - 1e-9 <= float(found.mu_g) <= 1.02
-    assert int(found.products) <= 300
+    assert 0.75 <= float(found.mu_g) <= 1.02
+    assert int(found.products) <= 50
 
 
 @pytest.mark.parametrize(("mu_g", "L_g"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (np.nan, 1.0)])

@@ -180,6 +180,8 @@ class Extremes(NamedTuple):
     low: Scalar
     high: Scalar
     products: Int[Array, ""]
+    fall: Scalar
+    """How much lower the low end was than half as many products before."""
 
 
 def extreme_eigenvalues(
@@ -234,6 +236,7 @@ def extreme_eigenvalues(
     state = (first, jnp.zeros_like(first), zero, jnp.zeros(m, dtype), jnp.zeros(m, dtype))
     start = (state, jnp.asarray(0), zero, zero, jnp.zeros(2, dtype), jnp.asarray(False))
     _, k, low, high, changes, settled = jax.lax.while_loop(unfinished, stage, start)
-    creeping = ~settled & (low > 0) & (changes[1] > 0.3 * changes[0])
+    # The first change is not one: there was no value before it.
+    creeping = ~settled & (low > 0) & (changes[0] > 0) & (changes[1] > 0.3 * changes[0])
     low = low - jnp.where(creeping, jnp.minimum(0.2 * jnp.sum(changes), 0.05 * low), 0)
-    return Extremes(low, high, k)
+    return Extremes(low, high, k, jnp.maximum(changes[1], 0))

@@ -17,6 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.ba import lower_count
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
+from bilevax.solvers.pieces.x_step import Watch, start_watch
 from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
 
@@ -29,6 +30,7 @@ class ABAState(eqx.Module):
     w: PyTree
     lead: PyTree
     k: Int[Array, ""]
+    watch: Watch | None
 
 
 class ABA(eqx.Module):
@@ -69,7 +71,7 @@ class ABA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ABAState, Counts]:
         """All sequences at the start."""
         counts = Counts(hvps=self.constants.products)
-        return ABAState(x, y, trees.zeros_like(y), x, jnp.zeros((), jnp.int32)), counts
+        return ABAState(x, y, trees.zeros_like(y), x, jnp.zeros((), jnp.int32), start_watch(x, self.beta)), counts
 
     def _direction(self, p: BilevelProblem, at: PyTree, state: ABAState) -> tuple[PyTree, PyTree, PyTree, Any, Any]:
         """The direction at a point, the y and w it is made of, the lower steps and the Hessian products."""
@@ -88,11 +90,13 @@ class ABA(eqx.Module):
         """The middle point, lower steps and adjoint there, then both projections."""
         k, dtype, p = state.k, trees.dtype(state.x), problem.sample(key)
         count, beta = k.astype(dtype) + 1, self.beta(k).astype(dtype)  # theirs begins at 1
-        a, lead_step = 2 / (count + 1), count * beta / 2 if self.convex else beta
-        middle = trees.move(state.x, state.lead, a)
+        middle = trees.move(state.x, state.lead, 2 / (count + 1))
 
         F, y, w, t, products = self._direction(p, middle, state)
+        watch = None if state.watch is None else state.watch.look(middle, F)
+        beta = beta if watch is None else watch.length
+        lead_step = count * beta / 2 if self.convex else beta
         lead = p.domain.project(trees.axpy(-lead_step, F, state.lead))
         x = p.domain.project(trees.axpy(-beta, F, middle))
         counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, projections=2)
-        return ABAState(x, y, w, lead, k + 1), Info(state.x, F, counts)
+        return ABAState(x, y, w, lead, k + 1, watch), Info(state.x, F, counts)

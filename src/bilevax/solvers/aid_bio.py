@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -29,7 +29,7 @@ class AIDBiOState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class AIDBiO(eqx.Module):
@@ -72,7 +72,7 @@ class AIDBiO(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[AIDBiOState, Counts]:
         """The start as it is, with the adjoint at zero."""
         counts = Counts(hvps=self.constants.products)
-        return AIDBiOState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return AIDBiOState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: AIDBiOState, key: Array) -> tuple[AIDBiOState, Info]:
         """Lower steps, conjugate gradients, x."""

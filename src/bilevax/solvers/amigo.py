@@ -19,7 +19,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import adjoint_steps, lower_steps
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -31,7 +31,7 @@ class AmIGOState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class AmIGO(eqx.Module):
@@ -87,7 +87,7 @@ class AmIGO(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[AmIGOState, Counts]:
         """The start as it is, with the adjoint at zero."""
         counts = Counts(hvps=self.constants.products)
-        return AmIGOState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return AmIGOState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: AmIGOState, key: Array) -> tuple[AmIGOState, Info]:
         """y, w, x."""

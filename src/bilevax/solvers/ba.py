@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +35,7 @@ class BAState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class BA(eqx.Module):
@@ -73,7 +73,7 @@ class BA(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[BAState, Counts]:
         """The start as it is, with the adjoint at zero."""
-        memory, counts = problem.domain.start(x), Counts(hvps=self.constants.products)
+        memory, counts = start_x(problem, x, self.xi), Counts(hvps=self.constants.products)
         return BAState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), memory), counts
 
     def step(self, problem: BilevelProblem, state: BAState, key: Array) -> tuple[BAState, Info]:

@@ -18,7 +18,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.pieces.x_step import move_x
+from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -42,7 +42,7 @@ class BSAState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class BSA(eqx.Module):
@@ -85,7 +85,7 @@ class BSA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[BSAState, Counts]:
         """The start as it is."""
         counts = Counts(hvps=self.constants.products)
-        return BSAState(x, y, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return BSAState(x, y, jnp.zeros((), jnp.int32), start_x(problem, x, self.alpha)), counts
 
     def step(self, problem: BilevelProblem, state: BSAState, key: Array) -> tuple[BSAState, Info]:
         """Lower steps, the estimate of the gradient, x."""

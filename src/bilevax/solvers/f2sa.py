@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps
 from bilevax.solvers.pieces.penalties import check_noise, penalised_steps, penalty_direction
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -32,7 +32,7 @@ class F2SAState(eqx.Module):
     y: PyTree
     z: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class F2SA(eqx.Module):
@@ -79,7 +79,7 @@ class F2SA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[F2SAState, Counts]:
         """The start as it is, with z at y."""
         counts = Counts(hvps=self.constants.products)
-        return F2SAState(x, y, y, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return F2SAState(x, y, y, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: F2SAState, key: Array) -> tuple[F2SAState, Info]:
         """z and y side by side, then x."""

@@ -17,7 +17,7 @@ from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.pieces.directions import storm, weight
 from bilevax.solvers.pieces.penalties import check_noise, noisy, penalised_steps, penalty_direction
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +35,7 @@ class F3SAState(eqx.Module):
     inner: tuple[PyTree, PyTree, PyTree]
     outer: tuple[PyTree, PyTree]
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class F3SA(eqx.Module):
@@ -80,7 +80,7 @@ class F3SA(eqx.Module):
         """The start as it is, with z at y; the first step takes the averages from itself alone."""
         averages = (trees.zeros_like((y, y, y)), trees.zeros_like((x, x)))
         counts = Counts(hvps=self.constants.products)
-        return F3SAState(x, y, y, (x, y, y), *averages, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return F3SAState(x, y, y, (x, y, y), *averages, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: F3SAState, key: Array) -> tuple[F3SAState, Info]:
         """z and y, then x, each along averaged gradients."""

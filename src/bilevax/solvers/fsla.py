@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import storm, weight
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -31,7 +31,7 @@ class FSLAState(eqx.Module):
     x_previous: PyTree
     d: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class FSLA(eqx.Module):
@@ -77,7 +77,7 @@ class FSLA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[FSLAState, Counts]:
         """The start as it is, with the adjoint at zero; d is filled by the first step."""
         w, d, k = trees.zeros_like(y), trees.zeros_like(x), jnp.zeros((), jnp.int32)
-        return FSLAState(x, y, w, x, d, k, problem.domain.start(x)), Counts(hvps=self.constants.products)
+        return FSLAState(x, y, w, x, d, k, start_x(problem, x, self.xi)), Counts(hvps=self.constants.products)
 
     def step(self, problem: BilevelProblem, state: FSLAState, key: Array) -> tuple[FSLAState, Info]:
         """y, w, d, x."""

@@ -16,7 +16,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -27,7 +27,7 @@ class ITDBiOState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class ITDBiO(eqx.Module):
@@ -68,7 +68,7 @@ class ITDBiO(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ITDBiOState, Counts]:
         """The start as it is."""
         counts = Counts(hvps=self.constants.products)
-        return ITDBiOState(x, y, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return ITDBiOState(x, y, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: ITDBiOState, key: Array) -> tuple[ITDBiOState, Info]:
         """One gradient of the unrolled objective."""

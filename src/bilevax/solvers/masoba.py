@@ -15,7 +15,7 @@ from bilevax.schedules import Power, Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import directions, weight
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -28,7 +28,7 @@ class MASOBAState(eqx.Module):
     w: PyTree
     d: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class MASOBA(eqx.Module):
@@ -77,7 +77,7 @@ class MASOBA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[MASOBAState, Counts]:
         """The start as it is, with the adjoint at zero; d is filled by the first step."""
         w, d, k = trees.zeros_like(y), trees.zeros_like(x), jnp.zeros((), jnp.int32)
-        return MASOBAState(x, y, w, d, k, problem.domain.start(x)), Counts(hvps=self.constants.products)
+        return MASOBAState(x, y, w, d, k, start_x(problem, x, self.xi)), Counts(hvps=self.constants.products)
 
     def step(self, problem: BilevelProblem, state: MASOBAState, key: Array) -> tuple[MASOBAState, Info]:
         """Three directions from one point, one of them averaged, three steps."""

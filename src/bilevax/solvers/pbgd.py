@@ -17,7 +17,7 @@ from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, decaying
 from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.pieces.penalties import first_penalty, penalty_smoothness, with_upper_curvature
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
@@ -34,7 +34,7 @@ class PBGDState(eqx.Module):
     y: PyTree
     z: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class PBGD(eqx.Module):
@@ -96,7 +96,7 @@ class PBGD(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[PBGDState, Counts]:
         """The start as it is, with z at y."""
         z, counts = (y if self.penalty == "value" else None), Counts(hvps=self.constants.products)
-        return PBGDState(x, y, z, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return PBGDState(x, y, z, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: PBGDState, key: Array) -> tuple[PBGDState, Info]:
         """z, then x and y at once."""

@@ -19,6 +19,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
 from bilevax.solvers.pieces.epoch import Epoch, continued, first_epoch
 from bilevax.solvers.pieces.lower_steps import accelerated_lower_steps
+from bilevax.solvers.pieces.x_step import Watch, start_watch
 from bilevax.solvers.protocol import Counts, Info, Observation
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
@@ -38,7 +39,8 @@ class RAHGDState(eqx.Module):
     """B before the first restart."""
     restarts: Int[Array, ""]
     k: Int[Array, ""]
-    epoch: Epoch | None = None
+    epoch: Epoch | None
+    watch: Watch | None
 
 
 class RAHGD(eqx.Module):
@@ -89,7 +91,8 @@ class RAHGD(eqx.Module):
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), trees.dtype(x))
         bound = none if self.bound is None else jnp.asarray(self.bound, none.dtype)
         epoch = None if self.epoch is None else first_epoch(x)
-        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero, epoch)
+        watch = start_watch(x, self.xi)
+        state = RAHGDState(x, y, trees.zeros_like(y), x, zero, none, bound, zero, zero, epoch, watch)
         return state, Counts(hvps=self.constants.products)
 
     def _direction(self, p: BilevelProblem, at: PyTree, state: RAHGDState) -> tuple[PyTree, PyTree, PyTree, Array]:
@@ -111,6 +114,8 @@ class RAHGD(eqx.Module):
         momentum = t / (t + 3) if self.epoch is None else 1 - 1 / jnp.asarray(self.epoch, dtype)
         ahead = trees.axpy(momentum, trees.sub(x, state.before), x)
         F, y, w, spent = self._direction(p, ahead, state)
+        watch = None if state.watch is None else state.watch.look(ahead, F)
+        xi = xi if watch is None else watch.length
         x_next = p.domain.project(trees.axpy(-xi, F, ahead))
         moved = trees.sub(x_next, x)
         travelled = state.travelled + trees.inner(moved, moved)
@@ -130,6 +135,6 @@ class RAHGD(eqx.Module):
         before = jax.tree.map(lambda new, old: jnp.where(restart, new, old), x_next, x)
         since, travelled = jnp.where(restart, 0, state.since + 1), jnp.where(restart, 0, travelled)
         restarts = state.restarts + restart.astype(jnp.int32)
-        following = RAHGDState(x_next, y, w, before, since, travelled, bound, restarts, k + 1, epoch)
+        following = RAHGDState(x_next, y, w, before, since, travelled, bound, restarts, k + 1, epoch, watch)
         projections = 1 + ended.astype(jnp.int32)
         return following, Info(x, F, Counts(2, self.lower, spent, 1, projections=projections))

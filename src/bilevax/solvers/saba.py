@@ -17,7 +17,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, single_loop
 from bilevax.solvers.pieces.directions import Directions, directions
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -31,7 +31,7 @@ class SABAState(eqx.Module):
     table: Directions
     mean: Directions
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 def _parts(sampler: Sampler) -> list[Sampler]:
@@ -109,7 +109,7 @@ class SABA(eqx.Module):
         table = jax.tree.map(stack, *map(at, rows)) if problem.host else jax.lax.map(at, rows)
         mean = jax.tree.map(lambda v: jnp.mean(v, axis=0), table)
         counts = Counts(upper_grads=2 * n, lower_grads=n, hvps=n + self.constants.products, crosses=n)
-        return SABAState(x, y, w, table, mean, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return SABAState(x, y, w, table, mean, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: SABAState, key: Array) -> tuple[SABAState, Info]:
         """Directions of one batch, corrected by the table, three steps."""

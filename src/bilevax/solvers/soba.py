@@ -15,7 +15,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, single_loop
 from bilevax.solvers.pieces.directions import directions
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -27,7 +27,7 @@ class SOBAState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class SOBA(eqx.Module):
@@ -67,7 +67,7 @@ class SOBA(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SOBAState, Counts]:
         """The start as it is, with the adjoint at zero."""
         counts = Counts(hvps=self.constants.products)
-        return SOBAState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return SOBAState(x, y, trees.zeros_like(y), jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: SOBAState, key: Array) -> tuple[SOBAState, Info]:
         """Three directions from one point, three steps."""

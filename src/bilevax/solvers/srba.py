@@ -16,7 +16,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps, single_loop
 from bilevax.solvers.pieces.directions import Directions, directions, into_ball
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -30,7 +30,7 @@ class SRBAState(eqx.Module):
     previous: tuple[PyTree, PyTree, PyTree]
     d: Directions
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class SRBA(eqx.Module):
@@ -77,7 +77,7 @@ class SRBA(eqx.Module):
         """The start as it is, with the adjoint at zero; d is filled by the first step."""
         w = trees.zeros_like(y)
         d, k = Directions(w, w, trees.zeros_like(x)), jnp.zeros((), jnp.int32)
-        return SRBAState(x, y, w, (x, y, w), d, k, problem.domain.start(x)), Counts(hvps=self.constants.products)
+        return SRBAState(x, y, w, (x, y, w), d, k, start_x(problem, x, self.xi)), Counts(hvps=self.constants.products)
 
     def step(self, problem: BilevelProblem, state: SRBAState, key: Array) -> tuple[SRBAState, Info]:
         """Full directions or their change on one sample, three steps."""

@@ -19,7 +19,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -30,7 +30,7 @@ class StocBiOState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class StocBiO(eqx.Module):
@@ -76,7 +76,7 @@ class StocBiO(eqx.Module):
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[StocBiOState, Counts]:
         """The start as it is."""
         counts = Counts(hvps=self.constants.products)
-        return StocBiOState(x, y, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
+        return StocBiOState(x, y, jnp.zeros((), jnp.int32), start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: StocBiOState, key: Array) -> tuple[StocBiOState, Info]:
         """Lower steps, the Neumann sum, x."""

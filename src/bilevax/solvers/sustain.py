@@ -18,7 +18,7 @@ from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import storm, weight
-from bilevax.solvers.pieces.x_step import check_x_step, move_x, oracle_of_x_step
+from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -32,7 +32,7 @@ class SUSTAINState(eqx.Module):
     d_x: PyTree
     d_y: PyTree
     k: Int[Array, ""]
-    memory: Memory
+    memory: Memory | Watch
 
 
 class SUSTAIN(eqx.Module):
@@ -77,7 +77,7 @@ class SUSTAIN(eqx.Module):
         """The start as it is; both averages are filled by the first step."""
         zeros, k = (trees.zeros_like(x), trees.zeros_like(y)), jnp.zeros((), jnp.int32)
         counts = Counts(hvps=self.constants.products)
-        return SUSTAINState(x, y, (x, y), *zeros, k, problem.domain.start(x)), counts
+        return SUSTAINState(x, y, (x, y), *zeros, k, start_x(problem, x, self.xi)), counts
 
     def step(self, problem: BilevelProblem, state: SUSTAINState, key: Array) -> tuple[SUSTAINState, Info]:
         """Both directions at two points on one sample, their averages, two steps."""

@@ -15,18 +15,21 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
+from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
+from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 from bilevax.trees import as_leaf, is_concrete
 
 
 class TTSAState(eqx.Module):
-    """Nothing but the point."""
+    """The point."""
 
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
+    memory: Memory | Watch
 
 
 class TTSA(eqx.Module):
@@ -34,8 +37,9 @@ class TTSA(eqx.Module):
 
     By default the Neumann product is randomly truncated below kappa log(k+1) / c_h, and steps decay like (k+1)^(-3/5)
     for x and (k+1)^(-2/5) for y, from 1/(2 L_ell) and 2/(mu_g + L_g), estimated if not given. `deterministic=True`
-    sums the series and keeps both steps constant: the right thing without sampling noise. `fresh=False` takes the
-    direction at the old y, as the IBCG paper prints it; `as_printed` has its steps too.
+    sums the series and keeps both steps constant, the one of x until ell turns out to curve more: the right thing
+    without sampling noise. `fresh=False` takes the direction at the old y, as the IBCG paper prints it; `as_printed`
+    has its steps too.
 
     One step costs two gradients of f, one of g, about kappa log(k) / 2 Hessian products (twice that if deterministic),
     a cross product and a projection.
@@ -80,7 +84,8 @@ class TTSA(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[TTSAState, Counts]:
         """The start as it is."""
-        return TTSAState(x, y, jnp.zeros((), jnp.int32)), Counts(hvps=self.constants.products)
+        memory = start_x(problem, x, self.alpha)
+        return TTSAState(x, y, jnp.zeros((), jnp.int32), memory), Counts(hvps=self.constants.products)
 
     def step(self, problem: BilevelProblem, state: TTSAState, key: Array) -> tuple[TTSAState, Info]:
         """A lower step, then a projected one."""
@@ -101,7 +106,7 @@ class TTSA(eqx.Module):
             hvp = sampled_hvp(problem, lower, x, at)
             v, products = random_neumann(hvp, f_y, truncation, budget=budget, L_g=L_g, c=self.c_h, host=problem.host)
         F = trees.sub(f_x, lower.cross(v))
-        x_next = trees.cast(p.domain.project(trees.axpy(-alpha, F, x)), dtype)
+        x_next, _, memory, calls = move_x(p, x, F, alpha, state.memory, "project")
 
-        counts = Counts(upper_grads=2, lower_grads=1, hvps=products, crosses=1, projections=1)
-        return TTSAState(x_next, y_next, k + 1), Info(x, F, counts)
+        counts = Counts(upper_grads=2, lower_grads=1, hvps=products, crosses=1, **calls)
+        return TTSAState(trees.cast(x_next, dtype), y_next, k + 1, memory), Info(x, F, counts)

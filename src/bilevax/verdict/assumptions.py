@@ -45,10 +45,10 @@ def examine(problem: BilevelProblem, x: PyTree, y: PyTree, x0: PyTree, y0: PyTre
         work = unscaled(plain(problem), y)  # as the audit does, so that its compiled code serves here too
         chord = _chord(domain, x, rng)
         middle = trees.axpy(0.5, chord, x)
-        not_convex = _not_convex(work, (x, middle, x0), y, y0, rng)
+        size = _typical(y, y0)
+        not_convex = _not_convex(work, (x, middle, x0), y, y0, size, rng)
         if not_convex:
             return Assumptions(not_convex=not_convex)
-        size = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
         elsewhere = trees.axpy(0.1 * size, trees.drawn_like(y, rng), y)
         return Assumptions(refusal=_wrong_derivative(work, middle, elsewhere, chord, size, rng))
 
@@ -83,8 +83,15 @@ def _extremes(work: BilevelProblem, x: PyTree, y: PyTree, rng: np.random.Generat
     return float(ends[0]), float(ends[1])
 
 
-def _not_convex(work: BilevelProblem, xs: tuple[PyTree, ...], y: PyTree, y0: PyTree, rng: np.random.Generator) -> str:
-    size = 1 + float(trees.norm(y)) / trees.size(y) ** 0.5
+def _typical(y: PyTree, y0: PyTree) -> float:
+    """How large an entry of y usually is, in the units of y; 1 where nothing tells."""
+    largest = max(float(trees.norm(v)) for v in (y, y0, trees.sub(y, y0)))
+    return largest / trees.size(y) ** 0.5 or 1.0
+
+
+def _not_convex(
+    work: BilevelProblem, xs: tuple[PyTree, ...], y: PyTree, y0: PyTree, size: float, rng: np.random.Generator
+) -> str:
     points = [trees.axpy(share, trees.sub(y, y0), y0) for share in _BETWEEN]
     points += [trees.axpy(r * size, trees.drawn_like(y, rng), y) for r in _AROUND]
     for i, point in enumerate(points):

@@ -1,9 +1,10 @@
-"""What each method costs and how fast it converges, on one problem."""
+"""What each method costs and how fast it converges, on one problem, and how fast on three others."""
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from bilevax.runs.solve import solve
 from bilevax.runs.stopping import Status, Stop
 from bilevax.runs.trace import Trace
 from bilevax.sampling import Blocks
-from bilevax.sets import L2Ball, NuclearBall
+from bilevax.sets import ConvexSet, L2Ball, NuclearBall, Simplex
 from bilevax.solvers import Solver
 from bilevax.theory import Constants
 
@@ -36,21 +37,48 @@ REPEATS = 5
 DERIVATIVES = {"∇f": "upper_grads", "∇g": "lower_grads", "H": "hvps", "J": "crosses"}
 
 
-class Bench(NamedTuple):
-    """The common problem, the start, and the constants that every method would estimate for itself."""
+class Place(NamedTuple):
+    """A set to measure on: its name, the set, the shape of x, the condition number of g, and the support function."""
 
+    name: str
+    domain: ConvexSet
+    shape: Callable[[int], tuple[int, ...]]
+    kappa: float
+    farthest: Callable[[Array], Scalar]
+    """The largest `<d, s>` over the set."""
+
+
+def _spectral_norm(d: Array) -> Scalar:
+    return jnp.linalg.svd(d, compute_uv=False)[0]
+
+
+COMMON = Place("l2 ball", L2Ball(1.0), lambda n: (n,), KAPPA, jnp.linalg.norm)
+"""Where an lmo and a projection have the same price."""
+ELSEWHERE = (
+    Place("simplex", Simplex(1.0), lambda n: (n,), KAPPA, jnp.max),
+    Place("nuclear ball", NuclearBall(1.0), lambda n: (max(1, n // 5), 5), KAPPA, _spectral_norm),
+    Place("κ = 10^4", L2Ball(1.0), lambda n: (n,), 1e4, jnp.linalg.norm),
+)
+
+
+class Bench(NamedTuple):
+    """The problem at a place, the start, and the constants that every method would estimate for itself."""
+
+    place: Place
     problem: BilevelProblem
     x: Array
     y: Array
     constants: Constants
 
 
-def bench(size: int = SIZE) -> Bench:
-    """A random quadratic problem on the l2 ball, where an lmo and a projection have the same price."""
-    x, y, key = jnp.zeros(size), jnp.zeros(size), jax.random.key(0)
-    problem = random_quadratic(L2Ball(1.0), x, size, key, kappa=KAPPA, slope=SLOPE).problem
+def bench(size: int = SIZE, place: Place = COMMON) -> Bench:
+    """A random quadratic problem with `size` variables at each level."""
+    x, y, key = jnp.zeros(place.shape(size)), jnp.zeros(size), jax.random.key(0)
+    if isinstance(place.domain, Simplex):
+        x = x + 1 / size
+    problem = random_quadratic(place.domain, x, size, key, kappa=place.kappa, slope=SLOPE).problem
     # Once for all: it is the same estimate, and compiling it would be a good part of the command.
-    return Bench(problem, x, y, jax.jit(estimate_constants)(problem, x, y, key))
+    return Bench(place, problem, x, y, jax.jit(estimate_constants)(problem, x, y, key))
 
 
 class Measured(NamedTuple):
@@ -94,14 +122,19 @@ class Measured(NamedTuple):
         return self.costs["H"] + self.costs["J"]
 
 
-@jax.jit
-def true_gap(x: Array, y: Array, data: dict[str, Array]) -> Scalar:
-    """The Frank-Wolfe gap of ell on the unit ball, by the closed forms of y*(x) and of the adjoint."""
-    x = x.reshape(-1)
-    y_star = jnp.linalg.solve(data["A"], data["B"] @ x + data["b"])
-    adjoint = jnp.linalg.solve(data["A"], y_star - data["c"])
-    slope = data["rho"] * x + data["q"] + data["B"].T @ adjoint
-    return slope @ x + jnp.linalg.norm(slope)
+@functools.cache
+def true_gap(farthest: Callable[[Array], Scalar]) -> Callable[[Array, Array, dict[str, Array]], Scalar]:
+    """The Frank-Wolfe gap of ell, by the closed forms of y*(x), of the adjoint and of the best vertex."""
+
+    @jax.jit
+    def gap(x: Array, y: Array, data: dict[str, Array]) -> Scalar:
+        shape, x = data["q"].shape, x.reshape(-1)
+        y_star = jnp.linalg.solve(data["A"], data["B"] @ x + data["b"])
+        adjoint = jnp.linalg.solve(data["A"], y_star - data["c"])
+        slope = data["rho"] * x + data["q"].reshape(-1) + data["B"].T @ adjoint
+        return slope @ x + farthest(-slope.reshape(shape))
+
+    return gap
 
 
 def _converged(trace: Trace) -> Stop | None:
@@ -117,11 +150,12 @@ def _uninterrupted(result: Result) -> Result:
     return result
 
 
-def _search(problem: BilevelProblem, solver: Solver, x: Array, y: Array) -> Result:
+def _search(problem: BilevelProblem, solver: Solver, x: Array, y: Array, place: Place) -> Result:
     """Run until the method has converged: rows at every step at first, fewer where many steps are needed."""
+    metrics = {"true_gap": true_gap(place.farthest)}
     for limit in LIMITS:
         rules: dict[str, Any] = {"steps": limit, "every": limit // ROWS, "time_limit": SECONDS, "stop": _converged}
-        result = _uninterrupted(solve(problem, solver, x, y, metrics={"true_gap": true_gap}, **rules))
+        result = _uninterrupted(solve(problem, solver, x, y, metrics=metrics, **rules))
         if result.status is not Status.MAX_STEPS:
             break
     return result
@@ -135,14 +169,14 @@ def _timed(problem: BilevelProblem, solver: Solver, x: Array, y: Array, steps: i
 
 
 def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
-    """Run one form of a method on the common problem."""
-    problem, x, y, constants = common
+    """Run one form of a method on a problem."""
+    place, problem, x, y, constants = common
     solver = replace(solver, constants=constants)  # type: ignore[type-var]
     if METHODS[name].needs_sampler:
         problem = replace(problem, sampler=Blocks(x.size, x.size))
-    if solver.oracle == "low rank":  # the same ball: the nuclear norm of one row is its length
+    if solver.oracle == "low rank" and x.ndim == 1:  # the same ball: the nuclear norm of one row is its length
         problem, x = replace(problem, domain=NuclearBall(1.0), x_like=None), x[None, :]
-    result = _search(problem, solver, x, y)
+    result = _search(problem, solver, x, y, place)
     first, last, steps = result.trace.first, result.trace.last, result.steps
     uses = name not in OURS
     if result.success:
@@ -163,16 +197,23 @@ def measure(name: str, label: str, solver: Solver, common: Bench) -> Measured:
     )
 
 
-def measure_all(names: Sequence[str], size: int = SIZE, progress: bool = True) -> list[Measured]:
-    """Measure every form of the methods named, with a line for each on standard error."""
-    common = bench(size)
+def measure_all(names: Sequence[str], size: int = SIZE, progress: bool = True, place: Place = COMMON) -> list[Measured]:
+    """Measure every form of the methods named at one place, with a line for each on standard error."""
+    common = bench(size, place)
     forms = [(name, label, solver) for name in names for label, solver in METHODS[name].forms(name)]
     measured = []
     for number, (name, label, solver) in enumerate(forms, 1):
+        if solver.oracle == "low rank" and isinstance(place.domain, Simplex):
+            continue
         measured.append(measure(name, label, solver, common))
         if progress:
-            print(f"{number}/{len(forms)}  {_outcome(measured[-1])}", file=sys.stderr, flush=True)
+            print(f"{place.name}: {number}/{len(forms)}  {_outcome(measured[-1])}", file=sys.stderr, flush=True)
     return measured
+
+
+def measure_elsewhere(names: Sequence[str], size: int = SIZE, progress: bool = True) -> dict[str, list[Measured]]:
+    """The same at the other places, by their names."""
+    return {place.name: measure_all(names, size, progress, place) for place in ELSEWHERE}
 
 
 def _outcome(one: Measured) -> str:
@@ -193,6 +234,25 @@ def measured_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "start ms": _milliseconds(one.start),
             "steps ms": _milliseconds(one.run),
             "converged": one.end,
+        }
+        for one in measured
+    ]
+
+
+def elsewhere_rows(measured: Sequence[Measured], elsewhere: dict[str, list[Measured]]) -> list[dict[str, Any]]:
+    """The rows of the third table: milliseconds of steps at each place, or how much of the gap was left."""
+
+    def words(one: Measured) -> str:
+        spent = _milliseconds(one.run)
+        return f"no, {one.left:.2g}" if not one.converged else f"{spent:.3g}" if spent < 100 else f"{spent}"
+
+    found = {name: {one.label: words(one) for one in rows} for name, rows in elsewhere.items()}
+    return [
+        {
+            "method": one.method,
+            "x moves by": one.moves,
+            COMMON.name: words(one),
+            **{place: ways.get(one.label, "not for it") for place, ways in found.items()},
         }
         for one in measured
     ]

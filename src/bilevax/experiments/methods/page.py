@@ -16,6 +16,7 @@ from bilevax.experiments.methods.measure import (
     SIZE,
     SLOPE,
     Measured,
+    elsewhere_rows,
     measured_rows,
 )
 from bilevax.experiments.methods.table1 import METHODS, printed_rows, static_rows
@@ -61,7 +62,7 @@ def _both_ways(converged: Sequence[Measured]) -> list[str]:
 _INTRODUCTION = """
 This page is written by `bilevax methods --out docs/methods.md`. The first table is Table 1 of the IBCG paper,
 transcribed, with a row of dashes for each of our methods that is not in it. The second says what our code does: what
-a step costs, counted while it runs, and how fast the method converges.
+a step costs, counted while it runs, and how fast the method converges. The third has three other problems.
 """
 _PAPER = """
 NC and C: ℓ nonconvex or convex. PO and LMO: projection or linear minimization oracle; none: a result for problems
@@ -85,9 +86,14 @@ warm-ups and, for projected steps, an estimate of the smoothness of ℓ. steps m
 compilation apart, the shortest of {REPEATS} runs. μ_g and L_g are estimated once, as each method would, and given to
 all. Steps are exact up to 200, and rounded up to tens up to 2000, to hundreds up to 20000, to thousands beyond.
 """
+_ELSEWHERE = f"""
+The same random quadratic on a polytope (the simplex), on a nuclear ball (x is a matrix with five columns) and, on the
+l2 ball, with κ = 10^4. Milliseconds of all steps until the true gap is at most {RATIO:g} of its first value; "no" with
+the smallest relative gap that was reached in {SECONDS:g} s or {LIMITS[-1]:,} steps.
+"""
 _NOTES = """
-The ball is kind to Frank–Wolfe, being strongly convex. On a polytope an lmo needs more steps; on a nuclear ball a
-projection costs far more than an lmo, while here both cost the same.
+The ball is kind to Frank–Wolfe, being strongly convex. On a polytope an lmo needs more steps. On a large nuclear ball a
+projection costs far more than an lmo; here both cost the same.
 
 Steps, calls and time rank the methods differently. An exact adjoint or a long inner loop buys few steps of x at the
 price of many products; single-loop methods take many cheap steps.
@@ -117,19 +123,31 @@ def _tables(names: Sequence[str], measured: Sequence[Measured] | None) -> tuple[
     return markdown(printed_rows(names)), markdown(static_rows(names) if measured is None else measured_rows(measured))
 
 
-def text(names: Sequence[str], measured: Sequence[Measured] | None, size: int = SIZE) -> str:
-    """What the terminal shows: two tables and what their columns mean."""
+def text(
+    names: Sequence[str],
+    measured: Sequence[Measured] | None,
+    elsewhere: dict[str, list[Measured]] | None = None,
+    size: int = SIZE,
+) -> str:
+    """What the terminal shows: the tables and what their columns mean."""
     paper, code = _tables(names, measured)
     parts = ["What the paper prints (Table 1)", paper, _paragraph(_PAPER), "What our code does", code]
     if measured is None:
-        parts += ["Nothing was run; costs, steps and time take about two minutes, without --no-measure."]
+        parts += ["Nothing was run; costs, steps and time take about five minutes, without --no-measure."]
     else:
         parts += [_paragraph(_PROBLEM.format(size=size)), _paragraph(_COLUMNS)]
         parts += [_listed(findings(measured))] if findings(measured) else []
+    if measured and elsewhere:
+        parts += ["On other problems", markdown(elsewhere_rows(measured, elsewhere)), _paragraph(_ELSEWHERE)]
     return "\n\n".join(parts)
 
 
-def page(names: Sequence[str], measured: Sequence[Measured] | None, size: int = SIZE) -> str:
+def page(
+    names: Sequence[str],
+    measured: Sequence[Measured] | None,
+    elsewhere: dict[str, list[Measured]] | None = None,
+    size: int = SIZE,
+) -> str:
     """The same as markdown, with notes and the reference of each method."""
     paper, code = _tables(names, measured)
     parts = ["# Methods", _paragraph(_INTRODUCTION)]
@@ -138,6 +156,8 @@ def page(names: Sequence[str], measured: Sequence[Measured] | None, size: int = 
         parts += [code]
     else:
         parts += [_paragraph(_PROBLEM.format(size=size) + _machine_words()), code, _paragraph(_COLUMNS)]
+    if measured and elsewhere:
+        parts += ["## On other problems", _paragraph(_ELSEWHERE), markdown(elsewhere_rows(measured, elsewhere))]
     notes = [*_NOTES.split("\n\n"), *findings(measured or [])]
     notes += [f"`{name}`: {METHODS[name].remark}" for name in names if METHODS[name].remark]
     parts += ["## Notes", _listed(notes), "## The methods", _listed(f"`{name}`: {about(name)}" for name in names)]

@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from bilevax.estimation import estimate_constants, for_steps, lower_spectrum
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Constant, OpenLoop, Power, Schedule
+from bilevax.schedules import Constant, Estimated, OpenLoop, Power, Schedule
 from bilevax.solvers.pieces.smoothness import estimate_smoothness
 from bilevax.theory import Constants
 from bilevax.trees import is_concrete
@@ -50,8 +50,9 @@ def batch_constants(given: Constants | None, problem: BilevelProblem, x: PyTree,
     if problem.sampler is None:
         return constants
     products = 10
-    # A row in a hundred far larger than the rest is missed by 256 batches of two with probability below 1 %.
-    tries = 256
+    # Two passes over the rows, as many rows as twenty products of the whole problem read. 256 batches are enough: a row
+    # in a hundred far larger than the rest is missed by that many batches of two with probability below 1 %.
+    tries = min(256, max(8, 2 * problem.sampler.batches))
     largest = lambda key: lower_spectrum(problem.sample(key), x, y, key, products).high  # noqa: E731
     highest = jnp.max(jax.lax.map(largest, jax.random.split(key, tries)))
     spent = constants.products + tries * products
@@ -81,9 +82,11 @@ def outer_schedule(
         return given
     if x_step == "fw":
         return OpenLoop()
-    # Half of 1/L_ell: the estimate is local, and a projected step must not be too long anywhere.
+    # Half of 1/L_ell: the estimate is local. Without noise the method shortens a step that turns out to be too long.
     length = share / (2 * estimate_smoothness(problem, x, y, key))
-    return Power(length, decay) if decay else Constant(length)
+    if decay:
+        return Power(length, decay)
+    return Estimated(length) if problem.sampler is None else Constant(length)
 
 
 def single_loop(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Schedule, check_fraction
+from bilevax.schedules import Estimated, Schedule, check_fraction
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps
 
@@ -39,19 +40,61 @@ def check_x_step(solver: Any, xi: Schedule | None) -> None:
         check_fraction(name, "xi", xi)
 
 
+class Watch(eqx.Module):
+    """The last x and direction, and the step that the curvature of ell met lately allows."""
+
+    x: PyTree
+    d: PyTree
+    length: Scalar
+    most: Scalar
+    """The step that was estimated at the start."""
+    error: Scalar
+
+    def look(self, x: PyTree, d: PyTree) -> Watch:
+        """A step that went too far becomes 1/(2 curvature); otherwise it grows back by five percent at a time.
+
+        Too far means beyond 1/curvature and now uphill. The curvature alone would not do: where y still moves, the
+        direction turns although x hardly moves.
+        """
+        moved, turned = trees.sub(x, self.x), trees.sub(d, self.d)
+        square = trees.inner(moved, moved)
+        curvature = trees.inner(turned, moved) / jnp.where(square > 0, square, 1)
+        shorter = jnp.maximum(self.length / 4, 1 / (2 * jnp.where(curvature > 0, curvature, 1)))
+        longer = jnp.minimum(1.05 * self.length, self.most)
+        too_far = (self.length * curvature > 1) & (trees.inner(d, moved) > 0)
+        return Watch(x, d, jnp.where(too_far, shorter, longer), self.most, self.error)
+
+
+def start_watch(x: PyTree, xi: Schedule) -> Watch | None:
+    """Something to watch if the step is one that we estimated; steps that were given are taken as they are."""
+    if not isinstance(xi, Estimated):
+        return None
+    zero = jnp.zeros((), trees.dtype(x))
+    length = jnp.asarray(xi.value, zero.dtype)
+    return Watch(x, trees.zeros_like(x), length, length, zero)
+
+
+def start_x(problem: BilevelProblem, x: PyTree, xi: Schedule) -> Memory | Watch:
+    """What `move_x` remembers: a watch on its step, or else the set's memory."""
+    return start_watch(x, xi) or problem.domain.start(x)
+
+
 class Moved(NamedTuple):
-    """Where x went, and the vertex and memory if an lmo was asked."""
+    """Where x went, the vertex if an lmo was asked, and what to remember."""
 
     x: PyTree
     s: PyTree
-    memory: Memory
+    memory: Memory | Watch
     calls: dict[str, int]
 
 
-def move_x(problem: BilevelProblem, x: PyTree, d: PyTree, length: Scalar, memory: Memory, x_step: str) -> Moved:
+def move_x(problem: BilevelProblem, x: PyTree, d: PyTree, length: Scalar, memory: Memory | Watch, x_step: str) -> Moved:
     """`P(x - length d)`, or Frank-Wolfe towards the vertex against `d` with a step clipped to [0, 1]."""
     length = length.astype(trees.dtype(x))
-    if x_step == "project":
+    if isinstance(memory, Watch):  # only projected steps are estimated
+        memory = memory.look(x, d)
+        length = memory.length
+    if isinstance(memory, Watch) or x_step == "project":
         return Moved(problem.domain.project(trees.axpy(-length, d, x)), None, memory, {"projections": 1})
     s, memory = problem.domain.lmo(d, memory)
     return Moved(trees.move(x, s, jnp.clip(length, 0, 1)), s, memory, {"lmos": 1})
