@@ -26,7 +26,7 @@ from bilevax.solvers.protocol import Counts, add_counts, no_counts
 from bilevax.verdict.dependence import lower_curvature
 from bilevax.verdict.evaluation import lower_hessian
 
-SHARE = 0.01
+SHARE = 0.05
 """How much of what is new at a point is left unsolved."""
 _MOST_KEPT = 500
 """Up to so many lower variables the inverse of H is kept; twice as many where H is the same everywhere."""
