@@ -67,12 +67,12 @@ class Pattern(eqx.Module):
         def matvec(block: np.ndarray) -> np.ndarray:
             if block.ndim == 1:  # too little work to hand out
                 return whole @ block
-            return np.concatenate(_side_by_side(lambda part: part @ block, parts))
+            return np.concatenate(side_by_side(lambda part: part @ block, parts))
 
         def rmatvec(block: np.ndarray) -> np.ndarray:
             if block.ndim == 1:
                 return whole.T @ block
-            return functools.reduce(np.add, _side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
+            return functools.reduce(np.add, side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
 
         return Operator(self.shape, matvec, rmatvec)
 
@@ -97,7 +97,7 @@ def sample(rows: np.ndarray, cols: np.ndarray, left: np.ndarray, right: np.ndarr
     if loop is not None and left.shape[1] > 0:
         count = BLOCKS if len(rows) >= PARALLEL else 1
         bounds = np.linspace(0, len(rows), count + 1).astype(int)
-        _side_by_side(lambda a, b: loop(rows[a:b], cols[a:b], left, right, entries[a:b]), bounds[:-1], bounds[1:])
+        side_by_side(lambda a, b: loop(rows[a:b], cols[a:b], left, right, entries[a:b]), bounds[:-1], bounds[1:])
         return entries
     for begin in range(0, len(rows), CHUNK):
         part = slice(begin, begin + CHUNK)
@@ -110,7 +110,7 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 
 
-def _side_by_side(job: Callable[..., Any], *parts: Iterable[Any]) -> list[Any]:
+def side_by_side(job: Callable[..., Any], *parts: Iterable[Any]) -> list[Any]:
     """What a job returns for each part; they run in threads, since the kernels let go of the interpreter."""
     return list(_workers().map(job, *parts))
 

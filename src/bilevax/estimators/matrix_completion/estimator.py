@@ -16,10 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevax.estimators.matrix_completion import entries as forms
 from bilevax.estimators.matrix_completion.effects import at
 from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.fit import CompletionFit
+from bilevax.estimators.matrix_completion.new_rows import NewRows, Shrunk, place
 from bilevax.estimators.matrix_completion.options import Options, options_of
 from bilevax.estimators.matrix_completion.path import Choice, choose
-from bilevax.estimators.matrix_completion.similarity import damped, norm_weights
+from bilevax.estimators.matrix_completion.refit import again_as, choose_refit, fit_refit
+from bilevax.estimators.matrix_completion.similarity import PatternFeatures
 from bilevax.linalg.blas import one_blas_thread
 from bilevax.linalg.sparse import sample
 from bilevax.runs.clock import Interrupt
@@ -45,6 +48,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         denoise: weight `lambda1` of the pseudo-Huber regularizer of the lower level; 0 leaves the values as they are.
         coupling: weight `lambda2` that ties the denoised values to the matrix.
         delta: scale of the pseudo-Huber regularizer.
+        refit: beside the shrunk matrix also fit factors whose ridges, priors and noise are estimated from the data;
+            held-out entries choose one of both, a mix, or effects alone. Not with a given radius, `denoise` or
+            `outlier`, which are about the shrunk matrix. The refit is not convex: no certificate covers it.
         outlier: distance from the matrix beyond which the lower level gives a value less weight; None trusts all
             values. Choose it above the noise and well below the outliers; `coupling` is then at least 1.
         clip: keep predictions within the range of the training values.
@@ -59,6 +65,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         radius_, similarity_, rank_, n_steps_: what was used. path_: a dict for each radius tried.
+        choices_: what held-out entries chose, the errors of the alternatives, and a standard error.
         mean_, row_effects_, col_effects_, left_, right_: the model, `mean + r_i + c_j + left_i . right_j`.
         status_, message_: how the last radius ended, as in `bx.Status`, and why: "STALLED" (the training error
             settled, the usual end), "MAX_STEPS", "TIME_LIMIT", "STOPPED" (Ctrl-C) or "NONFINITE".
@@ -86,6 +93,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         coupling: float = 0.05,
         delta: float = 0.9,
         outlier: float | None = None,
+        refit: bool = True,
         clip: bool = True,
         validation_fraction: float = 0.1,
         max_steps: int = 30,
@@ -109,6 +117,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.coupling = coupling
         self.delta = delta
         self.outlier = outlier
+        self.refit = refit
         self.clip = clip
         self.validation_fraction = validation_fraction
         self.max_steps = max_steps
@@ -178,6 +187,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
                 choice = choose(fit)
             self.path_: list[dict[str, float]] = choice.path
             stop = fit.cut
+            refit = None
+            if options.refit and stop is None:
+                refit = again_as(self.choices_) if again else choose_refit(fit, entries.values, choice)
             if stop is None:
                 choice = choice._replace(
                     radius=options.radius or choice.radius,
@@ -187,12 +199,19 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
                 fit.set_radius(choice.radius)
                 stop = fit.go()
                 fit.say(f"all {fit.pattern.size} entries, rank {fit.rank}")
+            factors = fit_refit(fit, entries.values, refit) if refit is not None and refit.blend.share > 0 else None
         self.radius_: float = choice.radius
         self.similarity_: float = choice.similarity
         self.status_, self.message_, self.trace_ = stop.status.name, stop.message, fit.trace
         if stop.status is Status.NONFINITE:
             warnings.warn(f"MatrixCompletion: {stop.message}.", RuntimeWarning, stacklevel=4)
         self._keep(fit, entries)
+        best = min((row["rmse"] for row in self.path_), default=np.nan)
+        self.choices_: dict[str, Any] = {"taken": "shrunk"} if refit is None else refit.table(best)
+        self.new_rows_: NewRows | None = None
+        self.share_: float = 0.0
+        if factors is not None and refit is not None:
+            self._mix(refit.blend.share, *factors)
 
     def _resized(self, shape: tuple[int, int]) -> tuple[np.ndarray, ...]:
         """The model of the last fit with zeros for new rows and columns."""
@@ -200,8 +219,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         def grown(array: np.ndarray, count: int) -> np.ndarray:
             return np.concatenate([array, np.zeros((count - len(array), *array.shape[1:]))])[:count]
 
+        _, left, right, rows, cols = self.shrunk_
         p, q = shape
-        return (grown(self.left_, p), grown(self.right_, q), grown(self.row_effects_, p), grown(self.col_effects_, q))
+        return grown(left, p), grown(right, q), grown(rows, p), grown(cols, q)
 
     def _keep(self, fit: CompletionFit, entries: Entries) -> None:
         effects, x = fit.effects, fit.state.x
@@ -210,6 +230,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.row_effects_, self.col_effects_ = (np.asarray(part, float) for part in (effects.rows, effects.cols))
         self.left_, self.right_ = (np.asarray(factor, float) for factor in x.factors())
         self.rank_, self.n_steps_ = fit.rank, fit.steps
+        self.shrunk_ = Shrunk(self.mean_, self.left_, self.right_, self.row_effects_, self.col_effects_)
         # The multiplier of the ball: at the solution <F, x> = -multiplier * radius.
         slope = float(np.dot(np.asarray(fit.state.lower.F), np.asarray(x.values))) * fit.count / 2
         self.multiplier_ = max(-slope / self.radius_, 0.0)
@@ -224,6 +245,17 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         if similarity is not None and rows.strengths is not None:
             self.col_components_ = similarity.cols / similarity.values
             self.component_factors_ = rows.strengths[:, None] * (similarity.rows.T @ unweighted)
+
+    def _mix(self, share: float, factors: Factors, features: PatternFeatures | None) -> None:
+        """The factors with this share beside the shrunk matrix, in one model."""
+        self.share_, self.new_rows_ = share, NewRows.of(factors, features)
+        rows, cols, rest = factors.rows.factors, factors.cols.factors, 1 - share
+        self.mean_ = rest * self.mean_ + share * factors.mean
+        self.row_effects_ = rest * self.row_effects_ + share * rows[:, -1]
+        self.col_effects_ = rest * self.col_effects_ + share * cols[:, -1]
+        left, right = (self.left_, self.right_) if rest > 0 else (self.left_[:, :0], self.right_[:, :0])
+        self.left_, self.right_ = np.hstack([rest * left, share * rows[:, :-1]]), np.hstack([right, cols[:, :-1]])
+        self.rank_ = int(self.left_.shape[1])
 
     def predict(self, rows: Any, cols: Any = None) -> np.ndarray:
         """The entries (rows[i], cols[i]); rows or columns never seen, or negative, have only known effects.
@@ -266,23 +298,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return self._in_range(self.mean_ + effect + self.col_effects_ + self.right_ @ factor)
 
     def fold_in(self, cols: Any, values: Any) -> tuple[float, np.ndarray]:
-        """Effect and factor of a new row with these values in these columns, given the columns learned.
-
-        Its factor is that of rows with entries in the same places plus its own, by ridge regression: at the solution
-        of the ball the ridge of each singular direction is the multiplier over the singular value.
-        """
+        """Effect and factor of a new row with these values in these columns, given the columns learned."""
         check_is_fitted(self, "left_")
-        cols, values = np.asarray(cols, int), np.asarray(values, float)
-        place = (damped(np.asarray(len(cols))) * damped(self.col_counts_[cols])) @ self.col_components_[cols]
-        shared = place @ self.component_factors_
-        scale = 1 / norm_weights(len(cols), self.row_counts_, options_of(self)) if self.weighted else 1.0
-        features = scale * self.right_[cols]
-        target = values - self.mean_ - self.col_effects_[cols] - features @ shared
-        design = np.column_stack([features, np.ones(len(cols))])
-        norms = np.maximum(self.factor_norms_, 1e-12 * self.factor_norms_.max(initial=1e-300))
-        ridge = np.append(self.multiplier_ / norms, self.ridge if self.effects else 1e12)
-        solution = np.linalg.solve(design.T @ design + np.diag(ridge + 1e-9), design.T @ target)
-        return float(solution[-1]), scale * (shared + solution[:-1])
+        return place(self, np.asarray(cols, int), np.asarray(values, float))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the root of the mean squared error on the given entries; larger is better."""

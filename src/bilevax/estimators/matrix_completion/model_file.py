@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.estimators.matrix_completion.new_rows import NewRows, Shrunk
 from bilevax.files import write_atomic
 
-_FORMAT = 2
+_FORMAT = 3
 _ARRAYS = (
     "row_effects_",
     "col_effects_",
@@ -37,14 +38,21 @@ _IN_FORMAT_1 = {
 }
 """What a name was called in files of format 1."""
 _NUMBERS = ("radius_", "similarity_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
+_SINCE_3 = {"choices_": {"taken": "shrunk"}, "share_": 0.0}
+"""Numbers that older files do not have, and what they mean there."""
+_PARTS: dict[str, Any] = {"shrunk_": Shrunk, "new_rows_": NewRows}
+"""Tuples of arrays, each array in the file by the name of both."""
 
 
 def save(model: Any, path: str | Path, row_ids: Any = None, col_ids: Any = None) -> Path:
     """Write a model whole or not at all."""
     parameters = {name: value for name, value in model.get_params().items() if _plain(value)}
     header = {"format": _FORMAT, "kind": "bilevax matrix completion", "parameters": parameters}
-    header |= {name: getattr(model, name) for name in _NUMBERS}
+    header |= {name: getattr(model, name) for name in (*_NUMBERS, *_SINCE_3)}
     arrays = {name: getattr(model, name) for name in _ARRAYS}
+    if model.share_ > 0:
+        for part, kind in _PARTS.items():
+            arrays |= {part + name: np.asarray(getattr(getattr(model, part), name)) for name in kind._fields}
     arrays["row_ids"] = np.arange(len(model.left_)) if row_ids is None else np.asarray(row_ids)
     arrays["col_ids"] = np.arange(len(model.right_)) if col_ids is None else np.asarray(col_ids)
     for name in ("row_ids", "col_ids"):
@@ -69,6 +77,8 @@ def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
             header = json.loads(str(stored["header"]))
             called = _IN_FORMAT_1 if header.get("format") == 1 else {}
             arrays = {name: stored[called.get(name, name)] for name in (*_ARRAYS, "row_ids", "col_ids")}
+            names = [part + name for part, kind in _PARTS.items() for name in kind._fields]
+            arrays |= {name: stored[name] for name in names if header.get("share_", 0) > 0}
     except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -82,6 +92,14 @@ def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
     for name in _NUMBERS:
         setattr(model, name, header[called.get(name, name)])
     model.range_ = (model.range_[0], model.range_[1])
+    for name, value in _SINCE_3.items():
+        setattr(model, name, header.get(name, value))
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
+    model.new_rows_ = None
+    model.shrunk_ = Shrunk(model.mean_, model.left_, model.right_, model.row_effects_, model.col_effects_)
+    if model.share_ > 0:
+        for part, kind in _PARTS.items():
+            found = {name: arrays[part + name] for name in kind._fields}
+            setattr(model, part, kind(**found | {"mean": float(found["mean"])}))
     return model, arrays["row_ids"], arrays["col_ids"]

@@ -33,6 +33,7 @@ class Options(NamedTuple):
     effects: bool
     ridge: float
     lower: LowerLevel
+    refit: bool
     clip: bool
     validation_fraction: float
     random_state: Any
@@ -76,6 +77,10 @@ def options_of(estimator: Any) -> Options:
         effects=bool(estimator.effects),
         ridge=float(estimator.ridge),
         lower=_lower_level(estimator),
+        refit=bool(estimator.refit)
+        and isinstance(estimator.radius, str)
+        and not estimator.outlier
+        and not estimator.denoise,
         clip=bool(estimator.clip),
         validation_fraction=float(estimator.validation_fraction),
         random_state=estimator.random_state,

@@ -24,6 +24,9 @@ class Choice(NamedTuple):
     radius: float
     similarity: float
     path: list[PathRow]
+    held_out: np.ndarray | None = None
+    predictions: np.ndarray | None = None
+    """Of the entries held out, minus the mean, at the best radius that was tried; None if none was."""
 
 
 def choose(fit: CompletionFit) -> Choice:
@@ -35,22 +38,30 @@ def choose(fit: CompletionFit) -> Choice:
     held_out = check_random_state(options.random_state).random(n) < options.validation_fraction
     if n < 20 or not held_out.any():  # too few entries to hold any out
         return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, 0.0, [])
-    first: dict[float, tuple[PathRow, Any]] = {}
+    first: dict[float, tuple[PathRow, Any, np.ndarray]] = {}
     for strength in strengths:
         fit.observe(held_out, strength, fit.zero())
-        first[strength] = _try(fit, options.radius or _first_radius(fit, strength), []), fit.state.x
+        row = _try(fit, options.radius or _first_radius(fit, strength), [])
+        first[strength] = row, fit.state.x, _predictions(fit)
         if fit.cut is not None:
             return Choice(fit.radius, strength, [first[strength][0]])
     strength = min(first, key=lambda one: first[one][0]["rmse"])
-    row, x = first[strength]
-    path = [row]
+    row, x, predictions = first[strength]
+    path, best = [row], (row["rmse"], predictions)
     if strength != strengths[-1]:
         fit.observe(held_out, strength, x)
     while options.radius is None and len(path) < _LONGEST and fit.cut is None:
         if len(path) > 1 and path[-1]["rmse"] >= path[-2]["rmse"] * (1 - _WORTH):
             break
         path.append(_try(fit, _GROWTH * path[-1]["radius"], path))
-    return Choice(fit.radius if fit.cut is not None else _best_radius(path), strength, path)
+        if path[-1]["rmse"] < best[0]:
+            best = path[-1]["rmse"], _predictions(fit)
+    radius = fit.radius if fit.cut is not None else _best_radius(path)
+    return Choice(radius, strength, path, held_out, best[1])
+
+
+def _predictions(fit: CompletionFit) -> np.ndarray:
+    return (fit.residual() + fit.values)[fit.held_out]
 
 
 def _first_radius(fit: CompletionFit, strength: float) -> float:

@@ -36,6 +36,40 @@ def find_similarity(pattern: Pattern, weights: np.ndarray, components: int) -> S
     return Similarity(triplets.rows[:, :rank], triplets.values[:rank], triplets.cols[:, :rank])
 
 
+class AxisFeatures(NamedTuple):
+    """What the places of its entries say of each row: its vector, how many entries it has, and a constant."""
+
+    matrix: np.ndarray
+    scales: np.ndarray
+    """Of the vectors."""
+    centre: float
+    width: float
+    """Of the logarithm of the count."""
+
+    def of(self, vector: np.ndarray, count: int) -> np.ndarray:
+        """The features of a new row."""
+        return np.concatenate([self.scales * vector, [(np.log(count + 1.0) - self.centre) / self.width, 1.0]])
+
+
+class PatternFeatures(NamedTuple):
+    """The features of rows and of columns."""
+
+    rows: AxisFeatures
+    cols: AxisFeatures
+
+
+def pattern_features(similarity: Similarity, counts: tuple[np.ndarray, np.ndarray]) -> PatternFeatures:
+    """Features from the singular vectors of the pattern; those of large singular values count more."""
+    found = []
+    for vectors, count in zip((similarity.rows, similarity.cols), counts, strict=True):
+        scales = similarity.values / np.sqrt(np.mean(np.sum((vectors * similarity.values) ** 2, axis=1)))
+        logs = np.log(count + 1.0)
+        centre, width = float(logs.mean()), float(logs.std()) or 1.0
+        columns = [vectors * scales, ((logs - centre) / width)[:, None], np.ones((len(logs), 1))]
+        found.append(AxisFeatures(np.hstack(columns).astype(float), scales, centre, width))
+    return PatternFeatures(*found)
+
+
 def damped(counts: np.ndarray) -> np.ndarray:
     """The factor for the pattern of a row or column with so many entries."""
     factor: np.ndarray = (counts + 5.0) ** -0.25

@@ -1,0 +1,84 @@
+"""A row that was not there when the model was fitted: its effect and factors, given the columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.options import options_of
+from bilevax.estimators.matrix_completion.similarity import AxisFeatures, PatternFeatures, damped, norm_weights
+
+
+class Shrunk(NamedTuple):
+    """The shrunk matrix and the effects beside it, before any factors."""
+
+    mean: float
+    left: np.ndarray
+    right: np.ndarray
+    row_effects: np.ndarray
+    col_effects: np.ndarray
+
+
+def place(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """Effect and factor of a row with these values in these columns."""
+    vector = (damped(np.asarray(len(cols))) * damped(model.col_counts_[cols])) @ model.col_components_[cols]
+    share, effect, factor = model.share_, 0.0, np.zeros(0)
+    if share < 1:
+        effect, factor = _in_shrunk(model, vector, cols, values)
+    if share > 0:
+        found = model.new_rows_.place(vector, cols, values)
+        factor = np.concatenate([(1 - share) * factor, share * found[:-1]])
+        effect = (1 - share) * effect + share * float(found[-1])
+    return effect, factor
+
+
+def _in_shrunk(model: Any, vector: np.ndarray, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """The factor of rows with entries in the same places plus its own, by ridge regression.
+
+    At the solution of the ball the ridge of each singular direction is the multiplier over the singular value.
+    """
+    part: Shrunk = model.shrunk_
+    shared = vector @ model.component_factors_
+    scale = 1 / norm_weights(len(cols), model.row_counts_, options_of(model)) if model.weighted else 1.0
+    features = scale * part.right[cols]
+    target = values - part.mean - part.col_effects[cols] - features @ shared
+    design = np.column_stack([features, np.ones(len(cols))])
+    norms = np.maximum(model.factor_norms_, 1e-12 * model.factor_norms_.max(initial=1e-300))
+    ridge = np.append(model.multiplier_ / norms, model.ridge if model.effects else 1e12)
+    solution = np.linalg.solve(design.T @ design + np.diag(ridge + 1e-9), design.T @ target)
+    return float(solution[-1]), scale * (shared + solution[:-1])
+
+
+class NewRows(NamedTuple):
+    """What places a new row among the factors: arrays only, so that a model file can keep it."""
+
+    mean: float
+    cols: np.ndarray
+    """The factors of the columns, the effect last."""
+    ridge: np.ndarray
+    slopes: np.ndarray
+    scales: np.ndarray
+    counts: np.ndarray
+    """Centre and width of the logarithm of the count."""
+
+    @classmethod
+    def of(cls, factors: Factors, features: PatternFeatures | None) -> NewRows:
+        """From a fit."""
+        rows = AxisFeatures(np.zeros((0, 0)), np.zeros(0), 0.0, 1.0) if features is None else features.rows
+        counts = np.array([rows.centre, rows.width])
+        ridge = factors.noise * factors.rows.precision
+        return cls(factors.mean, factors.cols.factors, ridge, factors.rows.slopes, rows.scales, counts)
+
+    def place(self, vector: np.ndarray, cols: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Factors and effect of a row with these values in these columns; `vector` is its place in the pattern."""
+        centre = np.zeros(len(self.ridge))
+        if len(self.slopes):
+            axis = AxisFeatures(np.zeros((0, 0)), self.scales, *(float(v) for v in self.counts))
+            centre = axis.of(vector, len(cols)) @ self.slopes
+        design = self.cols[cols].copy()
+        design[:, -1] = 1
+        target = values - self.mean - self.cols[cols, -1] - design @ centre
+        normal = design.T @ design + np.diag(self.ridge)
+        return centre + np.linalg.solve(normal + 1e-12 * np.trace(normal) * np.eye(len(normal)), design.T @ target)

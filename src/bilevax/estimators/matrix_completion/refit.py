@@ -1,0 +1,99 @@
+"""The factors beside the shrunk matrix: chosen on held-out entries, fitted to all, and kept for new rows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.fit import CompletionFit
+from bilevax.estimators.matrix_completion.path import Choice
+from bilevax.estimators.matrix_completion.selection import (
+    Blend,
+    Entries,
+    FactorChoice,
+    Late,
+    choose_blend,
+    choose_factors,
+    fit_factors,
+)
+from bilevax.estimators.matrix_completion.similarity import (
+    PatternFeatures,
+    entry_counts,
+    find_similarity,
+    pattern_features,
+)
+
+MOST_FACTORS = 40
+
+
+class Refit(NamedTuple):
+    """What held-out entries say of the factors, alone and beside the shrunk matrix."""
+
+    factors: FactorChoice
+    blend: Blend
+
+    def table(self, shrunk: float) -> dict[str, Any]:
+        """The errors on held-out entries of all that was tried."""
+        taken = {0.0: "shrunk", 1.0: "factors"}.get(self.blend.share, "both")
+        if taken == "factors" and self.factors.rank == 0:
+            taken = "effects alone"
+        return {
+            "taken": taken,
+            "share_of_factors": self.blend.share,
+            "n_factors": self.factors.rank,
+            "effects": self.factors.effects,
+            "similarity_of_factors": self.factors.similar,
+            "rmse": {
+                "effects alone": self.factors.alone,
+                "shrunk": shrunk,
+                "factors": self.factors.rmse,
+                "taken": self.blend.rmse,
+            },
+            "standard_error": self.blend.error,
+        }
+
+
+def choose_refit(fit: CompletionFit, values: np.ndarray, choice: Choice) -> Refit | None:
+    """Factors on the entries that the path has learned from; None if the path held nothing out."""
+    if choice.held_out is None or choice.predictions is None or not choice.held_out.any():
+        return None
+    entries = Entries(fit.pattern, values, choice.held_out)
+    features = _features(fit, ~choice.held_out) if choice.similarity > 0 else None
+    most = min(MOST_FACTORS, fit.options.max_rank or MOST_FACTORS)
+    factors = choose_factors(entries, features, fit.options.effects, most, _late(fit))
+    truth, shrunk, refitted = values[choice.held_out], choice.predictions + fit.mean, factors.predictions
+    if fit.options.clip:
+        shrunk, refitted = (np.clip(part, values.min(), values.max()) for part in (shrunk, refitted))
+    return Refit(factors, choose_blend(shrunk, refitted, truth))
+
+
+def again_as(choices: dict[str, Any]) -> Refit | None:
+    """What an earlier fit chose, for a warm start."""
+    if choices["taken"] == "shrunk":
+        return None
+    errors, none = choices["rmse"], np.zeros(0)
+    rank, effects, similar = (choices[name] for name in ("n_factors", "effects", "similarity_of_factors"))
+    factors = FactorChoice(rank, effects, similar, errors["factors"], none, errors["effects alone"], [])
+    return Refit(factors, Blend(choices["share_of_factors"], errors["taken"], choices["standard_error"]))
+
+
+def fit_refit(fit: CompletionFit, values: np.ndarray, chosen: Refit) -> tuple[Factors, PatternFeatures | None]:
+    """The factors of all entries."""
+    everything = np.ones(len(values), bool)
+    features = _features(fit, everything) if chosen.factors.similar else None
+    entries = Entries(fit.pattern, values, ~everything)
+    return fit_factors(entries, features, chosen.factors, _late(fit)), features
+
+
+def _features(fit: CompletionFit, known: np.ndarray) -> PatternFeatures | None:
+    weights = known.astype(fit.values.dtype)
+    similarity = find_similarity(fit.pattern, weights, fit.options.n_similarity_components)
+    return None if similarity is None else pattern_features(similarity, entry_counts(fit.pattern, weights))
+
+
+def _late(fit: CompletionFit) -> Late:
+    limit, began = fit.options.time_limit, time.perf_counter()
+    return lambda: fit.interrupt.flag or (limit is not None and time.perf_counter() - began > limit)

@@ -1,0 +1,146 @@
+"""How many factors, with effects or without, and how much of the shrunk matrix beside them: held-out entries decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevax.estimators.matrix_completion.factors import Factors, Known, known_entries
+from bilevax.estimators.matrix_completion.similarity import PatternFeatures
+from bilevax.linalg.sparse import Pattern
+
+_GAIN = 1e-3  # the relative gain for which a larger rank is taken
+_PATIENCE = 3  # ranks in a row that may gain nothing
+_LARGE = 200_000  # from so many entries on the rank grows by a quarter instead of by one
+_ROUGH, _FINE = 2e-2, 2e-3  # how far predictions may still move, in units of the noise
+_SHARES = np.linspace(0.0, 1.0, 11)
+
+Late = Callable[[], bool]
+
+
+class Entries(NamedTuple):
+    """The known entries of a matrix in their own units, and those of them that are held out."""
+
+    pattern: Pattern
+    values: np.ndarray
+    held_out: np.ndarray
+
+    def known(self, mean: float, all_of_them: bool = False) -> Known:
+        """What may be learned from, around a mean."""
+        chosen = np.ones(len(self.values), bool) if all_of_them else ~self.held_out
+        return known_entries(self.pattern, self.values - mean, chosen)
+
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows and columns of the entries held out."""
+        rows, cols = np.asarray(self.pattern.rows), np.asarray(self.pattern.cols)
+        return rows[self.held_out], cols[self.held_out]
+
+
+class FactorChoice(NamedTuple):
+    """The rank that predicts held-out entries best."""
+
+    rank: int
+    effects: bool
+    similar: bool
+    rmse: float
+    predictions: np.ndarray
+    """Of the entries held out."""
+    alone: float
+    """The error of effects alone."""
+    path: list[dict[str, Any]]
+
+
+def choose_factors(
+    entries: Entries, features: PatternFeatures | None, effects: bool, most: int, late: Late
+) -> FactorChoice:
+    """Grow the factors one by one; with effects and without, with features and without, where both are plausible."""
+    tried = [_follow(entries, None, effects, most, late)]
+    zero = float(np.sqrt(np.mean(entries.values[entries.held_out] ** 2)))
+    if effects and tried[0].alone > 0.9 * zero:  # effects explain little
+        tried.append(_follow(entries, None, False, most, late))
+    if features is not None:
+        best = min(tried, key=lambda one: one.rmse)
+        tried.append(_follow(entries, features, best.effects, most, late))
+    best = tried[0]
+    for one in tried[1:]:
+        best = one if one.rmse < best.rmse * (1 - _GAIN) else best
+    return best._replace(path=[row for one in tried for row in one.path], alone=tried[0].alone)
+
+
+def _follow(entries: Entries, features: PatternFeatures | None, effects: bool, most: int, late: Late) -> FactorChoice:
+    mean = _mean(entries.values[~entries.held_out], effects)
+    rows, cols = entries.places()
+    truth = entries.values[entries.held_out]
+    factors = _without_factors(entries.known(mean), entries.pattern.shape, features, effects)
+    path: list[dict[str, Any]] = []
+    best: FactorChoice | None = None
+    most, failed = min(most, *(n - 1 for n in entries.pattern.shape)), 0
+    while True:
+        predictions = mean + factors.predict(rows, cols)
+        rmse = float(np.sqrt(np.mean((predictions - truth) ** 2)))
+        path.append({"rank": factors.rank, "effects": effects, "similarity": features is not None, "rmse": rmse})
+        if best is None or rmse < best.rmse * (1 - _GAIN):
+            best = FactorChoice(factors.rank, effects, features is not None, rmse, predictions, path[0]["rmse"], path)
+            failed = 0
+        else:
+            failed += 1
+        before = factors.rank
+        if before >= most or failed >= _PATIENCE or late():
+            return best
+        factors.grow(_more(before, most, len(entries.values)))
+        factors.go(30, _ROUGH)
+        failed += factors.rank <= before
+
+
+def fit_factors(entries: Entries, features: PatternFeatures | None, choice: FactorChoice, late: Late) -> Factors:
+    """The factors of all entries, grown to the rank that was chosen."""
+    mean = _mean(entries.values, choice.effects)
+    factors = _without_factors(entries.known(mean, True), entries.pattern.shape, features, choice.effects)
+    factors.mean = mean
+    while factors.rank < choice.rank and not late():
+        before = factors.rank
+        factors.grow(_more(before, choice.rank, len(entries.values)))
+        factors.go(30, _ROUGH)
+        if factors.rank <= before:
+            break
+    factors.go(200, _FINE)
+    return factors
+
+
+def _mean(values: np.ndarray, effects: bool) -> float:
+    return float(values.mean()) if effects else 0.0
+
+
+def _more(rank: int, most: int, entries: int) -> int:
+    return min(max(1, rank // 4 if entries >= _LARGE else 1), most - rank)
+
+
+def _without_factors(known: Known, shape: tuple[int, int], features: PatternFeatures | None, effects: bool) -> Factors:
+    given = (None, None) if features is None else (features.rows.matrix, features.cols.matrix)
+    factors = Factors(known, shape, given, effects)
+    factors.go(20, _FINE)
+    return factors
+
+
+class Blend(NamedTuple):
+    """The share of the factors in the predictions, and what held-out entries say of it."""
+
+    share: float
+    rmse: float
+    error: float
+    """Standard error of the difference to the better of both parts alone."""
+
+
+def choose_blend(shrunk: np.ndarray, refitted: np.ndarray, truth: np.ndarray) -> Blend:
+    """The share that predicts best; one part alone unless both together are better by a standard error."""
+    squares = np.array([((1 - share) * shrunk + share * refitted - truth) ** 2 for share in _SHARES])
+    means = squares.mean(axis=1)
+    alone = 0 if means[0] < means[-1] else len(_SHARES) - 1
+    best = int(np.argmin(means))
+    gains = squares[alone] - squares[best]
+    error = float(np.std(gains) / np.sqrt(max(len(truth), 1)))
+    taken = best if gains.mean() > error else alone
+    rmse = float(np.sqrt(means[taken]))
+    return Blend(float(_SHARES[taken]), rmse, error / max(2 * rmse, 1e-300))
