@@ -11,6 +11,7 @@ from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.estimators.matrix_completion.path import Choice
 from bilevax.estimators.matrix_completion.selection import (
+    TAILS,
     Blend,
     Entries,
     FactorChoice,
@@ -46,6 +47,7 @@ class Refit(NamedTuple):
             "n_factors": self.factors.rank,
             "effects": self.factors.effects,
             "similarity_of_factors": self.factors.similar,
+            "long_tails": bool(np.isfinite(self.factors.tails)),
             "rmse": {
                 "effects alone": self.factors.alone,
                 "shrunk": shrunk,
@@ -67,6 +69,8 @@ def choose_refit(fit: CompletionFit, values: np.ndarray, choice: Choice) -> Refi
     truth, shrunk, refitted = values[choice.held_out], choice.predictions + fit.mean, factors.predictions
     if fit.options.clip:
         shrunk, refitted = (np.clip(part, values.min(), values.max()) for part in (shrunk, refitted))
+    if np.isfinite(factors.tails):  # the squared loss of the shrunk matrix has followed the values that are far off
+        return Refit(factors, Blend(1.0, factors.rmse, 0.0))
     return Refit(factors, choose_blend(shrunk, refitted, truth))
 
 
@@ -76,7 +80,8 @@ def again_as(choices: dict[str, Any]) -> Refit | None:
         return None
     errors, none = choices["rmse"], np.zeros(0)
     rank, effects, similar = (choices[name] for name in ("n_factors", "effects", "similarity_of_factors"))
-    factors = FactorChoice(rank, effects, similar, errors["factors"], none, errors["effects alone"], [])
+    tails = TAILS if choices["long_tails"] else np.inf
+    factors = FactorChoice(rank, effects, similar, errors["factors"], none, errors["effects alone"], [], tails)
     return Refit(factors, Blend(choices["share_of_factors"], errors["taken"], choices["standard_error"]))
 
 
