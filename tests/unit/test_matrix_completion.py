@@ -222,7 +222,7 @@ def test_bad_input_is_refused(options, given, words):
 
 def test_of_entries_given_twice_the_last_is_kept():
     with pytest.warns(UserWarning, match="1 entries are given more than once"):
-        model = MatrixCompletion(radius=1.0).fit(([0, 1, 2, 0], [0, 1, 0, 0], [1.0, 2.0, 3.0, 5.0]))
+        model = MatrixCompletion(radius=1.0, clip=True).fit(([0, 1, 2, 0], [0, 1, 0, 0], [1.0, 2.0, 3.0, 5.0]))
     assert model.range_ == (2.0, 5.0)
 
 

@@ -42,6 +42,12 @@ def of_matrix(X: Any) -> Entries:
     return valid_entries(rows, cols, values, X.shape)
 
 
+def has_ends(values: np.ndarray) -> bool:
+    """Whether the smallest and the largest value are the ends of a scale: each is that of at least one entry in 200."""
+    least = max(2, len(values) // 200)
+    return bool(np.sum(values == values.min()) >= least and np.sum(values == values.max()) >= least)
+
+
 def indices(name: str, given: Any, count: int) -> np.ndarray:
     """Whole numbers, as many as there are values."""
     numbers = np.asarray(given)

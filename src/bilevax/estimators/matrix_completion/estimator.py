@@ -53,7 +53,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             `outlier`, which are about the shrunk matrix. The refit is not convex: no certificate covers it.
         outlier: distance from the matrix beyond which the lower level gives a value less weight; None trusts all
             values. Choose it above the noise and well below the outliers; `coupling` is then at least 1.
-        clip: keep predictions within the range of the training values.
+        clip: keep predictions within the range of the training values; "auto" does so where both ends are values
+            that occur often, as on a scale from 1 to 5.
         validation_fraction: share of the entries held out along the path.
         max_steps: the most steps at each radius.
         tol: a radius is done when a step changes the training error by at most this share.
@@ -94,7 +95,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         delta: float = 0.9,
         outlier: float | None = None,
         refit: bool = True,
-        clip: bool = True,
+        clip: bool | str = "auto",
         validation_fraction: float = 0.1,
         max_steps: int = 30,
         tol: float = 1e-3,
@@ -177,11 +178,12 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return entries._replace(shape=shape)
 
     def _learn(self, entries: Entries, options: Options) -> None:
+        options = options._replace(clip=forms.has_ends(entries.values) if options.clip is None else options.clip)
         with Interrupt() as interrupt:
             fit = CompletionFit(entries, options, interrupt)
             again = self.warm_start and hasattr(self, "left_")
             if again:
-                fit.start_from(*self._resized(entries.shape))
+                fit.start_from(*self.shrunk_.resized(entries.shape)[1:])
                 choice = Choice(self.radius_, self.similarity_, [])
             else:
                 choice = choose(fit)
@@ -213,20 +215,12 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         if factors is not None and refit is not None:
             self._mix(refit.blend.share, *factors)
 
-    def _resized(self, shape: tuple[int, int]) -> tuple[np.ndarray, ...]:
-        """The model of the last fit with zeros for new rows and columns."""
-
-        def grown(array: np.ndarray, count: int) -> np.ndarray:
-            return np.concatenate([array, np.zeros((count - len(array), *array.shape[1:]))])[:count]
-
-        _, left, right, rows, cols = self.shrunk_
-        p, q = shape
-        return grown(left, p), grown(right, q), grown(rows, p), grown(cols, q)
-
     def _keep(self, fit: CompletionFit, entries: Entries) -> None:
         effects, x = fit.effects, fit.state.x
         assert effects is not None
-        self.mean_, self.range_ = fit.mean, (float(entries.values.min()), float(entries.values.max()))
+        self.mean_, self.range_ = fit.mean, (-np.inf, np.inf)
+        if fit.options.clip:
+            self.range_ = float(entries.values.min()), float(entries.values.max())
         self.row_effects_, self.col_effects_ = (np.asarray(part, float) for part in (effects.rows, effects.cols))
         self.left_, self.right_ = (np.asarray(factor, float) for factor in x.factors())
         self.rank_, self.n_steps_ = fit.rank, fit.steps
@@ -276,7 +270,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return self._in_range(predictions)
 
     def _in_range(self, values: np.ndarray) -> np.ndarray:
-        return np.clip(values, *self.range_) if self.clip else values
+        return np.clip(values, *self.range_)
 
     def complete(self, X: Any = None) -> np.ndarray:
         """The whole matrix; or a prediction for every entry of the rows of X from those of its entries that are known.

@@ -20,6 +20,15 @@ class Shrunk(NamedTuple):
     row_effects: np.ndarray
     col_effects: np.ndarray
 
+    def resized(self, shape: tuple[int, int]) -> Shrunk:
+        """With zeros for new rows and columns."""
+
+        def grown(array: np.ndarray, count: int) -> np.ndarray:
+            return np.concatenate([array, np.zeros((count - len(array), *array.shape[1:]))])[:count]
+
+        (p, q), (mean, left, right, rows, cols) = shape, self
+        return Shrunk(mean, grown(left, p), grown(right, q), grown(rows, p), grown(cols, q))
+
 
 def place(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
     """Effect and factor of a row with these values in these columns."""

@@ -34,7 +34,8 @@ class Options(NamedTuple):
     ridge: float
     lower: LowerLevel
     refit: bool
-    clip: bool
+    clip: bool | None
+    """None if the values decide."""
     validation_fraction: float
     random_state: Any
     max_steps: int
@@ -47,6 +48,8 @@ class Options(NamedTuple):
 def options_of(estimator: Any) -> Options:
     """The parameters of an estimator as options; a wrong one is refused by name."""
     estimator = _with_new_names(estimator)
+    if isinstance(estimator.clip, str) and estimator.clip != "auto":
+        raise ValueError(f"MatrixCompletion: clip must be True, False or 'auto', got {estimator.clip!r}.")
     for name in ("radius", "similarity"):
         value = getattr(estimator, name)
         if not isinstance(value, str):
@@ -81,7 +84,7 @@ def options_of(estimator: Any) -> Options:
         and isinstance(estimator.radius, str)
         and not estimator.outlier
         and not estimator.denoise,
-        clip=bool(estimator.clip),
+        clip=None if isinstance(estimator.clip, str) else bool(estimator.clip),
         validation_fraction=float(estimator.validation_fraction),
         random_state=estimator.random_state,
         max_steps=int(estimator.max_steps),
