@@ -83,7 +83,7 @@ def choose_factors(
     if effects and tried[0].alone > 0.9 * float(np.sqrt(np.mean(truth**2))):  # effects explain little
         tried.append(_follow(entries, Setting(features, False), most, late))
     best = min(tried, key=lambda one: one.rmse)
-    if _far_off(best.predictions - truth):
+    if best.rmse > 1e-6 * float(np.std(truth)) and _far_off(best.predictions - truth):
         robust = _follow(entries, Setting(features, best.effects, TAILS), most, late)
         tried.append(robust)
         gains = robust.likelihood - best.likelihood
@@ -106,7 +106,7 @@ def _follow(entries: Entries, setting: Setting, most: int, late: Late) -> Factor
     path: list[dict[str, Any]] = []
     best: FactorChoice | None = None
     lowest = np.inf
-    most, failed = min(most, *(n - 1 for n in entries.pattern.shape)), 0
+    most, failed, stuck = min(most, *(n - 1 for n in entries.pattern.shape)), 0, 0
     while True:
         predictions = mean + factors.predict(rows, cols)
         squares = (predictions - truth) ** 2
@@ -124,11 +124,11 @@ def _follow(entries: Entries, setting: Setting, most: int, late: Late) -> Factor
         else:
             failed += 1
         before = factors.rank
-        if before >= most or failed >= _PATIENCE or late():
+        if before >= most or max(failed, stuck) >= _PATIENCE or late():
             return best
         factors.grow(_more(before, most, len(entries.values)))
         factors.go(30, _ROUGH)
-        failed += factors.rank <= before
+        stuck += factors.rank <= before  # the data do not support one more
 
 
 def _typical(squares: np.ndarray, tails: float) -> float:
