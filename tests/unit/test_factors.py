@@ -156,3 +156,15 @@ def test_a_row_that_is_folded_in_gets_about_what_the_fit_gave_it(mixed):
             folded - (model.mean_ + model.row_effects_[row] + model.col_effects_ + model.right_ @ model.left_[row])
         )
     assert np.sqrt(np.mean(np.square(offs))) < 0.35 * values.std()
+
+
+@pytest.mark.parametrize("effort", ["fast", "best"])
+def test_with_more_or_less_effort_the_matrix_is_found_too(effort):
+    whole, mask, entries = low_rank((60, 80), 5, 0.3, 0.6, 14)
+    model = MatrixCompletion(effort=effort).fit(entries)
+    assert error_outside(model, whole, mask) <= 1.1 * best_ridge_in_hindsight(whole, mask, entries, 5)
+    assert (model.radius_ == 0) == (effort == "fast") == (not model.path_)
+    effect, factor = model.fold_in(entries[1][:9], entries[2][:9])
+    assert np.isfinite(effect) and factor.shape == (model.rank_,)
+    with pytest.raises(ValueError, match="effort must be one of 'fast', 'default', 'best', got 'much'"):
+        MatrixCompletion(effort="much").fit(entries)

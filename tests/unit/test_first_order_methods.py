@@ -407,7 +407,7 @@ NOISY = {
 }
 
 
-@pytest.mark.parametrize("name", NOISY)
+@pytest.mark.parametrize("name", zoo.every_second(NOISY))
 def test_on_mini_batches_the_error_is_small_and_falls_with_the_batch_size(name):
     solver, steps = NOISY[name]
     means = []

@@ -53,6 +53,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             `outlier`, which are about the shrunk matrix. The refit is not convex: no certificate covers it.
         outlier: distance from the matrix beyond which the lower level gives a value less weight; None trusts all
             values. Choose it above the noise and well below the outliers; `coupling` is then at least 1.
+        effort: "fast" fits factors only, at most 20; "default" both models; "best" both, with up to 100 factors and
+            more features of where entries are. It says how much is tried, not how accurately.
         clip: keep predictions within the range of the training values; "auto" does so where both ends are values
             that occur often, as on a scale from 1 to 5.
         validation_fraction: share of the entries held out along the path.
@@ -95,6 +97,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         delta: float = 0.9,
         outlier: float | None = None,
         refit: bool = True,
+        effort: str = "default",
         clip: bool | str = "auto",
         validation_fraction: float = 0.1,
         max_steps: int = 30,
@@ -119,6 +122,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.delta = delta
         self.outlier = outlier
         self.refit = refit
+        self.effort = effort
         self.clip = clip
         self.validation_fraction = validation_fraction
         self.max_steps = max_steps
@@ -197,10 +201,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
                     radius=options.radius or choice.radius,
                     similarity=choice.similarity if options.similarity is None else options.similarity,
                 )
-                fit.observe(np.zeros(fit.pattern.size, bool), choice.similarity)
-                fit.set_radius(choice.radius)
-                stop = fit.go()
-                fit.say(f"all {fit.pattern.size} entries, rank {fit.rank}")
+                stop = fit.finish(choice.radius, choice.similarity)
             factors = fit_refit(fit, entries.values, refit) if refit is not None and refit.blend.share > 0 else None
         self.radius_: float = choice.radius
         self.similarity_: float = choice.similarity
@@ -227,7 +228,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.shrunk_ = Shrunk(self.mean_, self.left_, self.right_, self.row_effects_, self.col_effects_)
         # The multiplier of the ball: at the solution <F, x> = -multiplier * radius.
         slope = float(np.dot(np.asarray(fit.state.lower.F), np.asarray(x.values))) * fit.count / 2
-        self.multiplier_ = max(-slope / self.radius_, 0.0)
+        self.multiplier_ = max(-slope / self.radius_, 0.0) if self.radius_ > 0 else 0.0
         self.entry_starts_, self.entry_cols_ = np.asarray(fit.pattern.starts), np.asarray(fit.pattern.cols)
         self.row_counts_, self.col_counts_ = np.asarray(effects.row_counts), np.asarray(effects.col_counts)
         # What a new row needs, to be placed by the columns it has entries in.

@@ -127,6 +127,16 @@ class CompletionFit:
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
         return stop
 
+    def finish(self, radius: float, strength: float) -> Stop:
+        """Learn from all entries, at this radius; a radius of zero asks for the effects alone."""
+        self.observe(np.zeros(self.pattern.size, bool), strength)
+        if radius == 0:
+            return Stop(Status.STALLED, "no shrunk matrix was asked for")
+        self.set_radius(radius)
+        stop = self.go()
+        self.say(f"all {self.pattern.size} entries, rank {self.rank}")
+        return stop
+
     def say(self, words: str) -> None:
         """End the progress line of the steps just taken with these words."""
         if self.run is not None and self.run.progress is not None:

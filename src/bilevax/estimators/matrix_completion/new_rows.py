@@ -8,7 +8,12 @@ import numpy as np
 
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.options import options_of
-from bilevax.estimators.matrix_completion.similarity import AxisFeatures, PatternFeatures, damped, norm_weights
+from bilevax.estimators.matrix_completion.similarity import (
+    AxisFeatures,
+    PatternFeatures,
+    norm_weights,
+    place_in_pattern,
+)
 
 
 class Shrunk(NamedTuple):
@@ -32,24 +37,23 @@ class Shrunk(NamedTuple):
 
 def place(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
     """Effect and factor of a row with these values in these columns."""
-    vector = (damped(np.asarray(len(cols))) * damped(model.col_counts_[cols])) @ model.col_components_[cols]
     share, effect, factor = model.share_, 0.0, np.zeros(0)
     if share < 1:
-        effect, factor = _in_shrunk(model, vector, cols, values)
+        effect, factor = _in_shrunk(model, cols, values)
     if share > 0:
-        found = model.new_rows_.place(vector, cols, values)
+        found = model.new_rows_.place(cols, values, model.col_counts_)
         factor = np.concatenate([(1 - share) * factor, share * found[:-1]])
         effect = (1 - share) * effect + share * float(found[-1])
     return effect, factor
 
 
-def _in_shrunk(model: Any, vector: np.ndarray, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+def _in_shrunk(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
     """The factor of rows with entries in the same places plus its own, by ridge regression.
 
     At the solution of the ball the ridge of each singular direction is the multiplier over the singular value.
     """
     part: Shrunk = model.shrunk_
-    shared = vector @ model.component_factors_
+    shared = place_in_pattern(cols, model.col_counts_, model.col_components_) @ model.component_factors_
     scale = 1 / norm_weights(len(cols), model.row_counts_, options_of(model)) if model.weighted else 1.0
     features = scale * part.right[cols]
     target = values - part.mean - part.col_effects[cols] - features @ shared
@@ -71,21 +75,24 @@ class NewRows(NamedTuple):
     scales: np.ndarray
     counts: np.ndarray
     """Centre and width of the logarithm of the count."""
+    components: np.ndarray
+    """Of the columns in the pattern, over the singular values."""
 
     @classmethod
     def of(cls, factors: Factors, features: PatternFeatures | None) -> NewRows:
         """From a fit."""
-        rows = AxisFeatures(np.zeros((0, 0)), np.zeros(0), 0.0, 1.0) if features is None else features.rows
-        counts = np.array([rows.centre, rows.width])
-        ridge = factors.noise * factors.rows.precision
-        return cls(factors.mean, factors.cols.factors, ridge, factors.rows.slopes, rows.scales, counts)
+        learned = factors.mean, factors.cols.factors, factors.noise * factors.rows.precision, factors.rows.slopes
+        if features is None:
+            return cls(*learned, np.zeros(0), np.array([0.0, 1.0]), np.zeros((len(factors.cols.factors), 0)))
+        rows, similarity = features.rows, features.similarity
+        return cls(*learned, rows.scales, np.array([rows.centre, rows.width]), similarity.cols / similarity.values)
 
-    def place(self, vector: np.ndarray, cols: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Factors and effect of a row with these values in these columns; `vector` is its place in the pattern."""
+    def place(self, cols: np.ndarray, values: np.ndarray, col_counts: np.ndarray) -> np.ndarray:
+        """Factors and effect of a row with these values in these columns."""
         centre = np.zeros(len(self.ridge))
         if len(self.slopes):
             axis = AxisFeatures(np.zeros((0, 0)), self.scales, *(float(v) for v in self.counts))
-            centre = axis.of(vector, len(cols)) @ self.slopes
+            centre = axis.of(place_in_pattern(cols, col_counts, self.components), len(cols)) @ self.slopes
         design = self.cols[cols].copy()
         design[:, -1] = 1
         target = values - self.mean - self.cols[cols, -1] - design @ centre

@@ -17,6 +17,19 @@ _COUNT_EXPONENT, _COUNT_SMOOTHING = 0.25, 10.0  # of the weighted norm, chosen o
 _RENAMED = {"alike": "similarity", "directions": "n_similarity_components"}
 
 
+class Effort(NamedTuple):
+    """How much is tried."""
+
+    most_radii: int
+    """Of the path; 0 leaves the shrunk matrix out where factors are fitted."""
+    most_factors: int
+    components: int
+    """Singular vectors of the pattern that serve as features of the factors."""
+
+
+EFFORTS = {"fast": Effort(0, 20, 60), "default": Effort(20, 40, 60), "best": Effort(20, 100, 150)}
+
+
 class Options(NamedTuple):
     """The model and how it is fitted; attributes not explained here are parameters of `MatrixCompletion`."""
 
@@ -34,6 +47,7 @@ class Options(NamedTuple):
     ridge: float
     lower: LowerLevel
     refit: bool
+    effort: Effort
     clip: bool | None
     """None if the values decide."""
     validation_fraction: float
@@ -48,6 +62,9 @@ class Options(NamedTuple):
 def options_of(estimator: Any) -> Options:
     """The parameters of an estimator as options; a wrong one is refused by name."""
     estimator = _with_new_names(estimator)
+    if estimator.effort not in EFFORTS:
+        words = ", ".join(map(repr, EFFORTS))
+        raise ValueError(f"MatrixCompletion: effort must be one of {words}, got {estimator.effort!r}.")
     if isinstance(estimator.clip, str) and estimator.clip != "auto":
         raise ValueError(f"MatrixCompletion: clip must be True, False or 'auto', got {estimator.clip!r}.")
     for name in ("radius", "similarity"):
@@ -84,6 +101,7 @@ def options_of(estimator: Any) -> Options:
         and isinstance(estimator.radius, str)
         and not estimator.outlier
         and not estimator.denoise,
+        effort=EFFORTS[estimator.effort],
         clip=None if isinstance(estimator.clip, str) else bool(estimator.clip),
         validation_fraction=float(estimator.validation_fraction),
         random_state=estimator.random_state,

@@ -11,9 +11,11 @@ from sklearn.utils import check_random_state
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 
 _GROWTH = 2.0  # from one radius of the path to the next
-_LONGEST = 20  # radii of a path at most
 _STRENGTHS = (0.0, 2.0)
 _WORTH = 3e-4  # the relative gain from a larger radius for which the path goes on
+
+NO_BALL = 0.0
+"""The radius where no shrunk matrix is asked for."""
 
 PathRow = dict[str, float]
 
@@ -35,9 +37,11 @@ def choose(fit: CompletionFit) -> Choice:
     strengths = _STRENGTHS if options.similarity is None else (options.similarity,)
     if options.radius is not None and len(strengths) == 1:
         return Choice(options.radius, strengths[0], [])
-    held_out = check_random_state(options.random_state).random(n) < options.validation_fraction
-    if n < 20 or not held_out.any():  # too few entries to hold any out
+    held_out = _held_out(fit)
+    if held_out is None:
         return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, 0.0, [])
+    if options.refit and options.effort.most_radii == 0:
+        return Choice(NO_BALL, strengths[-1], [], held_out)
     first: dict[float, tuple[PathRow, Any, np.ndarray]] = {}
     for strength in strengths:
         fit.observe(held_out, strength, fit.zero())
@@ -50,7 +54,7 @@ def choose(fit: CompletionFit) -> Choice:
     path, best = [row], (row["rmse"], predictions)
     if strength != strengths[-1]:
         fit.observe(held_out, strength, x)
-    while options.radius is None and len(path) < _LONGEST and fit.cut is None:
+    while options.radius is None and len(path) < options.effort.most_radii and fit.cut is None:
         if len(path) > 1 and path[-1]["rmse"] >= path[-2]["rmse"] * (1 - _WORTH):
             break
         path.append(_try(fit, _GROWTH * path[-1]["radius"], path))
@@ -58,6 +62,13 @@ def choose(fit: CompletionFit) -> Choice:
             best = path[-1]["rmse"], _predictions(fit)
     radius = fit.radius if fit.cut is not None else _best_radius(path)
     return Choice(radius, strength, path, held_out, best[1])
+
+
+def _held_out(fit: CompletionFit) -> np.ndarray | None:
+    """Entries to choose by; None if there are too few."""
+    n, options = fit.pattern.size, fit.options
+    chosen = check_random_state(options.random_state).random(n) < options.validation_fraction
+    return chosen if n >= 20 and chosen.any() else None
 
 
 def _predictions(fit: CompletionFit) -> np.ndarray:

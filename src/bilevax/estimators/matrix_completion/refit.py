@@ -27,8 +27,6 @@ from bilevax.estimators.matrix_completion.similarity import (
     pattern_features,
 )
 
-MOST_FACTORS = 40
-
 
 class Refit(NamedTuple):
     """What held-out entries say of the factors, alone and beside the shrunk matrix."""
@@ -60,17 +58,19 @@ class Refit(NamedTuple):
 
 def choose_refit(fit: CompletionFit, values: np.ndarray, choice: Choice) -> Refit | None:
     """Factors on the entries that the path has learned from; None if the path held nothing out."""
-    if choice.held_out is None or choice.predictions is None or not choice.held_out.any():
+    if choice.held_out is None:
         return None
     entries = Entries(fit.pattern, values, choice.held_out)
     features = _features(fit, ~choice.held_out) if choice.similarity > 0 else None
-    most = min(MOST_FACTORS, fit.options.max_rank or MOST_FACTORS)
+    most = fit.options.effort.most_factors
+    most = min(most, fit.options.max_rank or most)
     factors = choose_factors(entries, features, fit.options.effects, most, _late(fit))
+    # Where values are far off, the squared loss of the shrunk matrix has followed them.
+    if choice.predictions is None or np.isfinite(factors.tails):
+        return Refit(factors, Blend(1.0, factors.rmse, 0.0))
     truth, shrunk, refitted = values[choice.held_out], choice.predictions + fit.mean, factors.predictions
     if fit.options.clip:
         shrunk, refitted = (np.clip(part, values.min(), values.max()) for part in (shrunk, refitted))
-    if np.isfinite(factors.tails):  # the squared loss of the shrunk matrix has followed the values that are far off
-        return Refit(factors, Blend(1.0, factors.rmse, 0.0))
     return Refit(factors, choose_blend(shrunk, refitted, truth))
 
 
@@ -95,7 +95,8 @@ def fit_refit(fit: CompletionFit, values: np.ndarray, chosen: Refit) -> tuple[Fa
 
 def _features(fit: CompletionFit, known: np.ndarray) -> PatternFeatures | None:
     weights = known.astype(fit.values.dtype)
-    similarity = find_similarity(fit.pattern, weights, fit.options.n_similarity_components)
+    components = max(fit.options.n_similarity_components, fit.options.effort.components)
+    similarity = find_similarity(fit.pattern, weights, components)
     return None if similarity is None else pattern_features(similarity, entry_counts(fit.pattern, weights))
 
 

@@ -56,6 +56,7 @@ class PatternFeatures(NamedTuple):
 
     rows: AxisFeatures
     cols: AxisFeatures
+    similarity: Similarity
 
 
 def pattern_features(similarity: Similarity, counts: tuple[np.ndarray, np.ndarray]) -> PatternFeatures:
@@ -67,7 +68,13 @@ def pattern_features(similarity: Similarity, counts: tuple[np.ndarray, np.ndarra
         centre, width = float(logs.mean()), float(logs.std()) or 1.0
         columns = [vectors * scales, ((logs - centre) / width)[:, None], np.ones((len(logs), 1))]
         found.append(AxisFeatures(np.hstack(columns).astype(float), scales, centre, width))
-    return PatternFeatures(*found)
+    return PatternFeatures(found[0], found[1], similarity)
+
+
+def place_in_pattern(cols: np.ndarray, col_counts: np.ndarray, components: np.ndarray) -> np.ndarray:
+    """The singular vector of a new row with entries in these columns; `components` are those of columns over values."""
+    vector: np.ndarray = (damped(np.asarray(len(cols))) * damped(col_counts[cols])) @ components[cols]
+    return vector
 
 
 def damped(counts: np.ndarray) -> np.ndarray:

@@ -122,8 +122,9 @@ def _complete(readings: Readings, outlier: float | None, name: str, report: Repo
     began = time.perf_counter()
     rows, cols = np.nonzero(readings.arrived)
     # Readings go missing at random, so which ones arrived tells nothing about the similarity of sensors. The fit with
-    # `outlier` moves slowly at first, which the default `tol` may take for the end.
-    model = MatrixCompletion(outlier=outlier, similarity=0, tol=TOL, max_steps=MAX_STEPS)
+    # `outlier` moves slowly at first, which the default `tol` may take for the end. The chapter is about the two
+    # levels, so that neither fit gets the factors that `refit` would add.
+    model = MatrixCompletion(outlier=outlier, similarity=0, tol=TOL, max_steps=MAX_STEPS, refit=False)
     model.fit((rows, cols, readings.sent[rows, cols]))
     report(f"{name}: {model.n_steps_} steps, {time.perf_counter() - began:.1f} s")
     return Fit(model.complete(), model.status_, model.message_)
