@@ -168,3 +168,13 @@ def test_with_more_or_less_effort_the_matrix_is_found_too(effort):
     assert np.isfinite(effect) and factor.shape == (model.rank_,)
     with pytest.raises(ValueError, match="effort must be one of 'fast', 'default', 'best', got 'much'"):
         MatrixCompletion(effort="much").fit(entries)
+
+
+def test_a_time_limit_and_the_number_of_components_reach_the_factors(monkeypatch):
+    _, _, entries = low_rank((60, 80), 5, 0.3, 0.6, 15)
+    assert MatrixCompletion(effort="fast", time_limit=1e-9).fit(entries).rank_ == 0
+    asked = []
+    monkeypatch.setattr(refit, "find_similarity", lambda pattern, weights, components: asked.append(components))
+    MatrixCompletion(effort="fast", n_similarity_components=7).fit(entries)
+    MatrixCompletion(effort="best", similarity=2.0, n_similarity_components=8).fit(entries)
+    assert asked == [7, 20]

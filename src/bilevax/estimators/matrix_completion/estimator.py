@@ -68,7 +68,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         radius_, similarity_, rank_, n_steps_: what was used. path_: a dict for each radius tried.
-        choices_: what held-out entries chose, the errors of the alternatives, and a standard error.
+        choices_: what held-out entries chose, the errors of the alternatives, and a standard error; radius_ is 0 where
+            no shrunk matrix was asked for.
         mean_, row_effects_, col_effects_, left_, right_: the model, `mean + r_i + c_j + left_i . right_j`.
         status_, message_: how the last radius ended, as in `bx.Status`, and why: "STALLED" (the training error
             settled, the usual end), "MAX_STEPS", "TIME_LIMIT", "STOPPED" (Ctrl-C) or "NONFINITE".

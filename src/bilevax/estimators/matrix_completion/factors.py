@@ -9,6 +9,7 @@ do not support shrinks to nothing, and one that they support is hardly shrunk.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -170,10 +171,10 @@ class Factors:
         moved = float(np.sqrt(np.mean((self.fitted - before) ** 2) / self.noise))
         return max(moved, 0.5 * abs(noise / self.noise - 1))
 
-    def go(self, most: int, tol: float = 1e-2) -> None:
-        """Sweeps until nothing changes by more than `tol`; the noise may fall to rounding."""
+    def go(self, most: int, tol: float, late: Callable[[], bool]) -> None:
+        """Sweeps until nothing changes by more than `tol`, or until it is late; the noise may fall to rounding."""
         for _ in range(most):
-            if self.sweep() <= tol or self.noise <= self.least:
+            if self.sweep() <= tol or self.noise <= self.least or late():
                 break
 
     def grow(self, more: int) -> None:
@@ -218,7 +219,7 @@ class Factors:
         return found[0], found[1]
 
     def _learn_noise(self) -> None:
-        (row_design, row_doubt), (col_design, col_doubt) = (a.design(self.effects) for a in (self.rows, self.cols))
+        (row_design, _), (col_design, _) = (axis.design(self.effects) for axis in (self.rows, self.cols))
         by_row, by_col = self.rows.per_entry(None, self.rows.doubt), self.cols.per_entry(None, self.cols.doubt)
         unknown = np.sum(by_row * self.cols.per_entry(col_design, None))
         unknown += np.sum(by_col * self.rows.per_entry(row_design, None))

@@ -193,6 +193,11 @@ class CompletionFit:
         """Steps taken since the beginning."""
         return 0 if self.run is None else self.run.k
 
+    @property
+    def seconds(self) -> float:
+        """Spent on steps since the beginning."""
+        return 0.0 if self.run is None else self.run.clock.seconds
+
     def zero(self) -> Any:
         """The zero matrix."""
         return SampledNuclearBall(self.pattern).vertex(self.values)

@@ -94,7 +94,7 @@ class NewRows(NamedTuple):
             axis = AxisFeatures(np.zeros((0, 0)), self.scales, *(float(v) for v in self.counts))
             centre = axis.of(place_in_pattern(cols, col_counts, self.components), len(cols)) @ self.slopes
         design = self.cols[cols].copy()
-        design[:, -1] = 1
+        design[:, -1] = np.any(self.cols[:, -1])  # a model without effects gives none to new rows
         target = values - self.mean - self.cols[cols, -1] - design @ centre
         normal = design.T @ design + np.diag(self.ridge)
         return centre + np.linalg.solve(normal + 1e-12 * np.trace(normal) * np.eye(len(normal)), design.T @ target)

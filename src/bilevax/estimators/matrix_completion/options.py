@@ -23,11 +23,11 @@ class Effort(NamedTuple):
     most_radii: int
     """Of the path; 0 leaves the shrunk matrix out where factors are fitted."""
     most_factors: int
-    components: int
-    """Singular vectors of the pattern that serve as features of the factors."""
+    more_components: float
+    """The factors' features of the pattern, as a multiple of `n_similarity_components`."""
 
 
-EFFORTS = {"fast": Effort(0, 20, 60), "default": Effort(20, 40, 60), "best": Effort(20, 100, 150)}
+EFFORTS = {"fast": Effort(0, 20, 1.0), "default": Effort(20, 40, 1.0), "best": Effort(20, 100, 2.5)}
 
 
 class Options(NamedTuple):

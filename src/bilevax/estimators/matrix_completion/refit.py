@@ -53,6 +53,7 @@ class Refit(NamedTuple):
                 "taken": self.blend.rmse,
             },
             "standard_error": self.blend.error,
+            "ranks": self.factors.path,
         }
 
 
@@ -81,7 +82,9 @@ def again_as(choices: dict[str, Any]) -> Refit | None:
     errors, none = choices["rmse"], np.zeros(0)
     rank, effects, similar = (choices[name] for name in ("n_factors", "effects", "similarity_of_factors"))
     tails = TAILS if choices["long_tails"] else np.inf
-    factors = FactorChoice(rank, effects, similar, errors["factors"], none, errors["effects alone"], [], tails)
+    factors = FactorChoice(
+        rank, effects, similar, errors["factors"], none, errors["effects alone"], choices["ranks"], tails
+    )
     return Refit(factors, Blend(choices["share_of_factors"], errors["taken"], choices["standard_error"]))
 
 
@@ -95,11 +98,13 @@ def fit_refit(fit: CompletionFit, values: np.ndarray, chosen: Refit) -> tuple[Fa
 
 def _features(fit: CompletionFit, known: np.ndarray) -> PatternFeatures | None:
     weights = known.astype(fit.values.dtype)
-    components = max(fit.options.n_similarity_components, fit.options.effort.components)
+    components = int(fit.options.effort.more_components * fit.options.n_similarity_components)
     similarity = find_similarity(fit.pattern, weights, components)
     return None if similarity is None else pattern_features(similarity, entry_counts(fit.pattern, weights))
 
 
 def _late(fit: CompletionFit) -> Late:
-    limit, began = fit.options.time_limit, time.perf_counter()
-    return lambda: fit.interrupt.flag or (limit is not None and time.perf_counter() - began > limit)
+    """Whether Ctrl-C was pressed, or the time limit is over: the seconds of steps count, and those from now on."""
+    limit = np.inf if fit.options.time_limit is None else fit.options.time_limit
+    end = time.perf_counter() + limit - fit.seconds
+    return lambda: fit.interrupt.flag or time.perf_counter() > end

@@ -102,7 +102,7 @@ def _follow(entries: Entries, setting: Setting, most: int, late: Late) -> Factor
     mean = _mean(entries.values[~entries.held_out], setting.effects)
     rows, cols = entries.places()
     truth = entries.values[entries.held_out]
-    factors = _without_factors(entries.known(mean), entries.pattern.shape, setting)
+    factors = _without_factors(entries.known(mean), entries.pattern.shape, setting, late)
     path: list[dict[str, Any]] = []
     best: FactorChoice | None = None
     lowest = np.inf
@@ -127,7 +127,7 @@ def _follow(entries: Entries, setting: Setting, most: int, late: Late) -> Factor
         if before >= most or max(failed, stuck) >= _PATIENCE or late():
             return best
         factors.grow(_more(before, most, len(entries.values)))
-        factors.go(30, _ROUGH)
+        factors.go(30, _ROUGH, late)
         stuck += factors.rank <= before  # the data do not support one more
 
 
@@ -151,15 +151,15 @@ def fit_factors(entries: Entries, features: PatternFeatures | None, choice: Fact
     """The factors of all entries, grown to the rank that was chosen."""
     mean = _mean(entries.values, choice.effects)
     setting = Setting(features, choice.effects, choice.tails)
-    factors = _without_factors(entries.known(mean, True), entries.pattern.shape, setting)
+    factors = _without_factors(entries.known(mean, True), entries.pattern.shape, setting, late)
     factors.mean = mean
     while factors.rank < choice.rank and not late():
         before = factors.rank
         factors.grow(_more(before, choice.rank, len(entries.values)))
-        factors.go(30, _ROUGH)
+        factors.go(30, _ROUGH, late)
         if factors.rank <= before:
             break
-    factors.go(200, _FINE)
+    factors.go(200, _FINE, late)
     return factors
 
 
@@ -171,11 +171,11 @@ def _more(rank: int, most: int, entries: int) -> int:
     return min(max(1, rank // 4 if entries >= _LARGE else 1), most - rank)
 
 
-def _without_factors(known: Known, shape: tuple[int, int], setting: Setting) -> Factors:
+def _without_factors(known: Known, shape: tuple[int, int], setting: Setting, late: Late) -> Factors:
     features = setting.features
     given = (None, None) if features is None else (features.rows.matrix, features.cols.matrix)
     factors = Factors(known, shape, given, setting.effects, setting.tails)
-    factors.go(20, _FINE)
+    factors.go(20, _FINE, late)
     return factors
 
 
