@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from bilevax.estimators import MatrixCompletion, load
-from bilevax.estimators.matrix_completion import refit
+from bilevax.estimators.matrix_completion import refit, selection
 from bilevax.estimators.matrix_completion.effects import effects_only
+from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.observed import observe
 from bilevax.estimators.matrix_completion.selection import Blend
 from bilevax.linalg import row_ridges
-from bilevax.linalg.row_ridges import solve_rows
+from bilevax.linalg.row_ridges import Lines, Regression, Weighting, residuals, solve_rows
 
 
 @pytest.fixture
@@ -48,31 +50,101 @@ def best_ridge_in_hindsight(whole, mask, entries, rank):
     return min(errors)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_are_solved_as_by_dense_algebra(weighted, rng):
-    counts, k = [3, 0, 5, 1], 4
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    cols = np.concatenate([rng.permutation(6)[:n] for n in counts])
-    targets, design, centre = rng.standard_normal(9), rng.standard_normal((6, k)), rng.standard_normal((4, k))
-    weights = rng.uniform(0.5, 2, 9) if weighted else None
+def small_regressions(rng, tails=np.inf, dtype=float):
+    """Four rows of a matrix with six columns, some entries held out, and what they are regressed on."""
+    learned, held, k = np.array([3, 0, 5, 1]), np.array([1, 2, 0, 0]), 4
+    starts = np.concatenate([[0], np.cumsum(learned + held)[:-1]])
+    index = np.concatenate([rng.permutation(6)[:n] for n in learned + held]).astype(np.int32)
+    lines = Lines(starts, starts + learned, starts + learned + held, index, rng.standard_normal(12).astype(dtype))
     root = rng.standard_normal((2, k, k))
-    doubt, shares, ridge = root @ root.transpose(0, 2, 1), rng.uniform(0, 2, (4, 2)), rng.uniform(0.1, 1, k)
-    found = solve_rows(starts, cols, targets, weights, design, doubt, shares, ridge, centre)
-    for i in range(4):
-        part = slice(starts[i], starts[i + 1])
-        D, W = design[cols[part]], np.diag(np.ones(counts[i]) if weights is None else weights[part])
-        normal = D.T @ W @ D + np.tensordot(shares[i], doubt, 1) + np.diag(ridge)
-        wanted = np.linalg.solve(normal, D.T @ W @ targets[part] + ridge * centre[i])
-        np.testing.assert_allclose(found[i], wanted if counts[i] else centre[i], rtol=1e-9)
+    regression = Regression(
+        rng.standard_normal((6, k)).astype(dtype), rng.standard_normal(6).astype(dtype), rng.uniform(0.1, 1, k),
+        rng.uniform(0, 2, (4, 2)).astype(np.float32), root @ root.transpose(0, 2, 1), Weighting(tails, 0.7, 0.2),
+    )  # fmt: skip
+    own, centre = (rng.standard_normal((4, k)).astype(dtype) for _ in range(2))
+    return lines, regression, own, centre
 
 
-def test_without_numba_the_rows_are_the_same(monkeypatch, rng):
-    starts, cols = np.array([0, 4, 9]), rng.integers(0, 5, 9)
-    arguments = (starts, cols, rng.standard_normal(9), None, rng.standard_normal((5, 3)), np.zeros((1, 3, 3)),
-                 np.zeros((2, 1)), np.ones(3), np.zeros((2, 3)))  # fmt: skip
-    compiled = solve_rows(*arguments)
-    monkeypatch.setattr(row_ridges, "_compiled", lambda: row_ridges._loop)
-    np.testing.assert_allclose(solve_rows(*arguments), compiled, rtol=1e-12)
+def solved_densely(lines, regression, own, centre):
+    """The rows, the weighted squares of their residuals and of their changes, and the weights."""
+    rows, sums = [], np.zeros(3)
+    for i in range(len(own)):
+        part = slice(lines.starts[i], lines.middles[i])
+        D, t = regression.design[lines.index[part]], lines.values[part] - regression.offset[lines.index[part]]
+        w = regression.weighting.of(t - D @ own[i])
+        if not len(w):
+            rows.append(centre[i])
+            continue
+        doubt = np.tensordot(regression.shares[i] * w.mean(), regression.doubt, 1)
+        normal = D.T @ (w[:, None] * D) + doubt + np.diag(regression.ridge)
+        rows.append(np.linalg.solve(normal, D.T @ (w * t) + regression.ridge * centre[i]))
+        sums += [w @ (D @ (rows[-1] - own[i])) ** 2, w @ (t - D @ rows[-1]) ** 2, w.sum()]
+    return np.array(rows), sums
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("tails", "dtype", "tol"), [(np.inf, float, 1e-9), (4.0, float, 1e-9), (4.0, np.float32, 1e-3)]
+)
+def test_rows_are_solved_as_by_dense_algebra(tails, dtype, tol, compiled, rng, monkeypatch):
+    if not compiled:  # without numba
+        monkeypatch.setattr(row_ridges, "_compiled", lambda: row_ridges._loop)
+    given = small_regressions(rng, tails, dtype)
+    found, summary = solve_rows(*given)
+    rows, sums = solved_densely(*given)
+    np.testing.assert_allclose(found, rows, rtol=tol, atol=tol)
+    np.testing.assert_allclose(summary, sums, rtol=tol)
+
+
+def test_many_unknowns_are_solved_by_the_compiled_factorisation(rng):
+    if row_ridges._compiled() is row_ridges._loop:
+        pytest.skip("numba is not installed")
+    import numba
+
+    solve = numba.njit(row_ridges._by_cholesky)
+    for k in (1, 3, 4, 5, 37, 101):  # whole blocks of four, and a rest
+        root, right = rng.standard_normal((2 * k, k)), rng.standard_normal(k)
+        matrix = root.T @ root
+        np.testing.assert_allclose(solve(matrix.copy(), right.copy()), np.linalg.solve(matrix, right), rtol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_residuals_are_those_of_entries_to_learn_from(compiled, rng, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(row_ridges, "_compiled_residuals", lambda: row_ridges._residual_loop)
+    lines, regression, own, _ = small_regressions(rng)
+    rows = np.repeat(np.arange(4), lines.ends - lines.starts)
+    whole = lines.values - regression.offset[lines.index] - (own @ regression.design.T)[rows, lines.index]
+    whole[lines.held_out()] = 0
+    np.testing.assert_allclose(residuals(lines, regression.design, regression.offset, own), whole, atol=1e-12)
+    assert lines.held_out().tolist() == [3, 4, 5]
+
+
+def test_entries_are_sorted_both_ways_with_those_held_out_last(rng):
+    mask = rng.random((9, 7)) < 0.6
+    mask[4] = False
+    rows, cols = np.nonzero(mask)
+    entries = Entries(rows, cols, rng.standard_normal(len(rows)) * 3 + 100, (9, 7))
+    held_out = rng.random(len(rows)) < 0.3
+    observed = observe(entries, held_out)
+    whole = np.full((9, 7), np.nan)
+    whole[rows, cols] = entries.values
+    for lines, table in ((observed.by_row, whole), (observed.by_col, whole.T)):
+        for i in range(len(table)):
+            part = slice(lines.starts[i], lines.ends[i])
+            values = observed.centre + observed.scale * lines.values[part]
+            np.testing.assert_allclose(values, table[i, lines.index[part]])
+            assert sorted(lines.index[part]) == np.nonzero(~np.isnan(table[i]))[0].tolist()
+    held = observed.held_out
+    np.testing.assert_array_equal(held.rows, rows[held_out])
+    np.testing.assert_array_equal(held.cols, cols[held_out])
+    np.testing.assert_allclose(held.values, entries.values[held_out])
+    assert observed.count == np.sum(~held_out) and observed.all_learned().count == len(rows)
+    whole_ones = np.zeros((9, 7))
+    whole_ones[rows[~held_out], cols[~held_out]] = 1
+    operator = observed.operator(*observed.ones(float))
+    np.testing.assert_allclose(operator.matvec(np.eye(7)), whole_ones)
+    np.testing.assert_allclose(operator.rmatvec(np.eye(9)), whole_ones.T)
 
 
 @pytest.mark.parametrize(("shape", "rank", "observed"), [((100, 60), 3, 0.4), ((60, 80), 5, 0.6)])
@@ -163,7 +235,7 @@ def test_with_more_or_less_effort_the_matrix_is_found_too(effort):
     whole, mask, entries = low_rank((60, 80), 5, 0.3, 0.6, 14)
     model = MatrixCompletion(effort=effort).fit(entries)
     assert error_outside(model, whole, mask) <= 1.1 * best_ridge_in_hindsight(whole, mask, entries, 5)
-    assert (model.radius_ == 0) == (effort == "fast") == (not model.path_)
+    assert (effort == "fast") == (not model.path_) and model.choices_["taken"] == "factors" and model.radius_ == 0
     effect, factor = model.fold_in(entries[1][:9], entries[2][:9])
     assert np.isfinite(effect) and factor.shape == (model.rank_,)
     with pytest.raises(ValueError, match="effort must be one of 'fast', 'default', 'best', got 'much'"):
@@ -174,7 +246,7 @@ def test_a_time_limit_and_the_number_of_components_reach_the_factors(monkeypatch
     _, _, entries = low_rank((60, 80), 5, 0.3, 0.6, 15)
     assert MatrixCompletion(effort="fast", time_limit=1e-9).fit(entries).rank_ == 0
     asked = []
-    monkeypatch.setattr(refit, "find_similarity", lambda pattern, weights, components: asked.append(components))
+    monkeypatch.setattr(selection, "features_of", lambda observed, components: asked.append(components))
     MatrixCompletion(effort="fast", n_similarity_components=7).fit(entries)
     MatrixCompletion(effort="best", similarity=2.0, n_similarity_components=8).fit(entries)
     assert asked == [7, 20]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import jax
@@ -39,6 +40,11 @@ def model():
     return MatrixCompletion().fit(TRIPLE)
 
 
+@pytest.fixture(scope="module")
+def shrunk():
+    return MatrixCompletion(refit=False).fit(TRIPLE)
+
+
 def rmse(a, b):
     return float(np.sqrt(np.mean((a - b) ** 2)))
 
@@ -50,8 +56,13 @@ def test_what_was_not_seen_is_recovered(model):
     assert unseen < 0.3 < 1.0 < rmse(baseline, TRUTH[~SEEN])
     assert model.similarity_ == 0.0  # places chosen at random tell nothing of tastes
     np.testing.assert_allclose(model.predict(*np.nonzero(~SEEN)), found[~SEEN], atol=1e-9)
-    radii = [row["radius"] for row in model.path_]
-    assert len(radii) > 1 and min(radii) <= model.radius_ <= max(radii) and model.rank_ < 90
+    assert model.choices_["taken"] == "factors" and model.rank_ == 2 and model.radius_ == 0 and model.path_
+
+
+def test_the_shrunk_matrix_alone_recovers_it_too(shrunk):
+    assert rmse(shrunk.complete()[~SEEN], TRUTH[~SEEN]) < 0.3 and shrunk.choices_ == {"taken": "shrunk"}
+    radii = [row["radius"] for row in shrunk.path_]
+    assert len(radii) > 1 and min(radii) <= shrunk.radius_ <= max(radii) and shrunk.rank_ < 90
 
 
 def test_effects_are_the_ridge_regression_of_a_dense_solver():
@@ -149,7 +160,7 @@ def test_a_saved_model_is_the_same_model(model, tmp_path):
 
 
 def test_new_ratings_begin_where_the_last_fit_ended():
-    first = MatrixCompletion(warm_start=True).fit(TRIPLE)
+    first = MatrixCompletion(warm_start=True, refit=False).fit(TRIPLE)
     radius, cold = first.radius_, first.n_steps_
     rows, cols, values = TRIPLE
     more = (np.append(rows, [SHAPE[0], SHAPE[0]]), np.append(cols, [0, 1]), np.append(values, [4.0, 2.0]))
@@ -229,16 +240,18 @@ def test_of_entries_given_twice_the_last_is_kept():
 # ---- the run behind a fit
 
 
-def test_a_fit_tells_how_it_ended_and_keeps_its_trace(model):
+def test_a_fit_tells_how_it_ended_and_keeps_its_trace(model, shrunk):
     settled = MatrixCompletion(radius=40.0, similarity=0.0).fit(TRIPLE)
     assert settled.status_ == "STALLED" and "training error settled" in settled.message_
-    trace = model.trace_
-    assert list(trace["step"]) == list(range(model.n_steps_ + 1))
-    tried = [row["radius"] for row in model.path_]
-    assert set(tried) <= set(trace["radius"]) and trace["radius"][-1] == model.radius_
+    assert model.status_ == "STALLED" and "the factors settled" in model.message_
+    trace = shrunk.trace_
+    assert list(trace["step"]) == list(range(shrunk.n_steps_ + 1))
+    tried = [row["radius"] for row in shrunk.path_]
+    assert set(tried) <= set(trace["radius"]) and trace["radius"][-1] == shrunk.radius_
     assert trace["training_error"][-1] < 0.05 * trace["training_error"][1]
-    for row in model.path_:
-        assert row["rmse"] == trace["held_out_rmse"][trace["radius"] == row["radius"]][-1]
+    for row in shrunk.path_:
+        errors = trace["held_out_rmse"][trace["radius"] == row["radius"]]
+        assert row["rmse"] == errors[~np.isnan(errors)][-1]
     assert np.isnan(trace["held_out_rmse"][-1])  # the last fit holds nothing out
 
 
@@ -248,9 +261,10 @@ def test_a_step_limit_is_told():
 
 
 def test_a_time_limit_keeps_the_model_so_far():
-    model = MatrixCompletion(time_limit=1e-6).fit(TRIPLE)
-    assert model.status_ == "TIME_LIMIT" and "time limit of 1e-06 s" in model.message_
-    assert np.all(np.isfinite(model.complete())) and model.n_steps_ <= 2
+    for options in ({}, {"refit": False}):
+        model = MatrixCompletion(time_limit=1e-6, **options).fit(TRIPLE)
+        assert model.status_ == "TIME_LIMIT" and "time limit of 1e-06 s" in model.message_
+        assert np.all(np.isfinite(model.complete())) and model.n_steps_ <= 2
 
 
 @pytest.mark.parametrize("at", [1, 12])
@@ -263,7 +277,9 @@ def test_ctrl_c_keeps_the_model_so_far(monkeypatch, at):
         return columns(self, problem, state)
 
     monkeypatch.setattr(fit_module.CompletionFit, "_columns", pressing)
-    model = MatrixCompletion().fit(TRIPLE)
+    both = MatrixCompletion().fit(TRIPLE)  # factors were chosen before the shrunk matrix was begun
+    assert both.status_ == "STOPPED" and both.choices_["taken"] == "factors" and both.n_steps_ == at
+    model = MatrixCompletion(refit=False).fit(TRIPLE)
     assert model.status_ == "STOPPED" and model.message_.startswith(f"interrupted at step {at};")
     assert model.n_steps_ == at and model.complete().shape == SHAPE
     # Nothing is begun after it: no radius without a step, and the model is the one of the last radius.
@@ -288,10 +304,12 @@ def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
 
 
 def test_verbose_shows_each_radius(capsys):
-    model = MatrixCompletion(verbose=1).fit(TRIPLE)
+    model = MatrixCompletion(verbose=1, similarity=0.0).fit(TRIPLE)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len(model.path_) + 2  # the other strength of similarity, and all entries
-    assert "held-out RMSE" in lines[0] and "radius" in lines[0] and f"all {len(TRIPLE[0])} entries" in lines[-1]
+    assert len(lines) == len(model.choices_["ranks"]) + len(model.path_)
+    assert re.fullmatch(r"1 factors: held-out RMSE 0\.\d+", lines[1]) and "radius" in lines[-1]
+    MatrixCompletion(verbose=1, radius=40.0, similarity=0.0).fit(TRIPLE)
+    assert f"all {len(TRIPLE[0])} entries" in capsys.readouterr().err
 
 
 # ---- names of version 0.1

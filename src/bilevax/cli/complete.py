@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:
 
 
 def _save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> Any:
-    """Fit all ratings at the radius of the trial and save that fit, which is returned.
+    """Fit all ratings with what the trial chose and save that fit, which is returned.
 
     If nothing was held out, the trial is that fit. If the user interrupted the trial, its model is saved as it is.
     """
@@ -120,11 +121,9 @@ def _save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> 
     if trial.interrupted:
         words = f"The interrupted fit of {len(learned_from.values)} ratings"
     elif trial.held_out.any():
-        radius = float(trial.estimator.radius_)
-        estimator = _estimator(radius, options).set_params(similarity=float(trial.estimator.similarity_))
+        estimator = copy(trial.estimator).fit_again((ratings.rows, ratings.cols, ratings.values))
         learned_from = ratings
-        estimator.fit((ratings.rows, ratings.cols, ratings.values))
-        words = f"A fit of all {len(ratings.values)} ratings at radius {radius:.4g}"
+        words = f"A fit of all {len(ratings.values)} ratings with the same choices"
         words += {"STOPPED": ", which was interrupted,", "TIME_LIMIT": ", which reached its time limit,"}.get(
             estimator.status_, ""
         )

@@ -34,8 +34,19 @@ def summary(path: Path, ratings: Ratings, notes: Sequence[str]) -> str:
     return "; ".join([text, *notes]) + "."
 
 
+def _finite(value: Any) -> Any:
+    """Numbers that JSON knows: None for those that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 def compute_metrics(ratings: Ratings, trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that metrics.json holds."""
+    from bilevax.estimators.matrix_completion.summary import model_words
+
     truth = ratings.values[trial.held_out]
     errors = {"completion": trial.predictions - truth, "effects only": trial.baseline - truth}
     return {
@@ -51,6 +62,8 @@ def compute_metrics(ratings: Ratings, trial: Trial, options: argparse.Namespace)
         "radius": float(trial.estimator.radius_),
         "radius_chosen_by": "validation" if options.radius == "auto" else "user",
         "rank": int(trial.estimator.rank_),
+        "choices": {name: value for name, value in trial.estimator.choices_.items() if name != "ranks"},
+        "model": model_words(trial.estimator),
         "steps": int(trial.estimator.n_steps_),
         "seconds": trial.seconds,
         "status": trial.estimator.status_,
@@ -61,7 +74,7 @@ def report(metrics: Mapping[str, Any]) -> str:
     """The table of errors and a line about the fit."""
     from bilevax.drawing.tables import markdown
 
-    fit = f"Radius {metrics['radius']:.4g}, rank {metrics['rank']}, {metrics['seconds']:.1f} s."
+    fit = f"Model: {metrics['model']}. Fitted in {metrics['seconds']:.1f} s."
     if metrics["status"] in ENDED_EARLY:
         fit = f"{fit}\n{ENDED_EARLY[metrics['status']]}"
     if metrics["errors"] is None:
@@ -80,7 +93,7 @@ def report(metrics: Mapping[str, Any]) -> str:
 
 def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping[str, Any]) -> None:
     """metrics.json, path.csv, path.png and predictions.csv, each whole or not at all."""
-    write_text(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    write_text(folder / "metrics.json", json.dumps(_finite(metrics), indent=2) + "\n")
     written = ["metrics.json"]
     path = list(trial.estimator.path_)
     if path:

@@ -169,17 +169,20 @@ def _kept(rank: int, columns: int) -> int:
     return min(columns, rank + max(SPARE, int(SPARE_SHARE * rank)))
 
 
-def leading(operator: Operator, rank: int, *, rounds: int = 6, seed: int = 0) -> tuple[Block, np.ndarray, Block]:
+def leading(
+    operator: Operator, rank: int, *, rounds: int = 6, seed: int = 0, dtype: Any = float
+) -> tuple[Block, np.ndarray, Block]:
     """The leading singular triplets, decreasing, from a random block: the first ones well, the last ones roughly."""
     rank = min(rank, *operator.shape)
     columns = min(rank + 10, *operator.shape)
-    basis = np.random.default_rng(seed).standard_normal((operator.shape[1], columns))
-    for _ in range(rounds):
-        left = orthonormal(operator.matvec(basis))
-        right = operator.rmatvec(left)
-        basis = orthonormal(right)
+    basis = np.random.default_rng(seed).standard_normal((operator.shape[1], columns)).astype(dtype)
+    for _ in range(rounds - 1):  # only the span matters until the last round
+        basis = orthonormal(operator.rmatvec(operator.matvec(basis)))
+    left = orthonormal(operator.matvec(basis))
+    right = operator.rmatvec(left)
+    basis = orthonormal(right)
     inner, values, turn = np.linalg.svd(coordinates(basis, right))
-    return left @ turn[:rank].T, values[:rank], basis @ inner[:, :rank]
+    return left @ turn[:rank].T.astype(dtype), values[:rank], basis @ inner[:, :rank].astype(dtype)
 
 
 def top_pair(

@@ -3,77 +3,237 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bilevax.linalg.sparse import PARALLEL, side_by_side
 
-_BLOCKS = 8
+_BLOCKS = 8  # of rows, on any machine: the sums depend on them in the last digits
+_CHUNK = 1024  # entries of a row that are multiplied at once
+_FASTMATH = {"reassoc", "contract", "nsz"}  # NaN and infinity keep their meaning
 
 
-def solve_rows(
-    starts: np.ndarray,
-    cols: np.ndarray,
-    targets: np.ndarray,
-    weights: np.ndarray | None,
-    design: np.ndarray,
-    doubt: np.ndarray,
-    shares: np.ndarray,
-    ridge: np.ndarray,
-    centre: np.ndarray,
-) -> np.ndarray:
-    """For each row i the u that minimises `sum_j w_ij (t_ij - d_j . u)^2 + u . D_i u + sum_k ridge_k (u_k - m_ik)^2`.
+@dataclass(frozen=True)
+class Lines:
+    """The known entries of each row: `index[t]` is the column and `values[t]` the value, for t from `starts[i]`.
 
-    The first sum is over the entries of the row. D_i is `sum_b shares[i, b] doubt[b]`: what is not known of the d_j.
-    Rows without entries get their centre m_i. A compiled loop where numba is installed.
+    Entries before `middles[i]` are to be learned from. Those from there to `ends[i]` are held out.
     """
-    found = np.array(centre, float)
-    weights = np.ones(0, targets.dtype) if weights is None else weights
-    one = _compiled()
-    arguments = (starts, cols, targets, weights, design, doubt, shares, ridge, found)
-    if len(cols) < PARALLEL:
-        one(0, len(starts) - 1, *arguments)
-        return found
-    bounds = np.searchsorted(starts, np.linspace(0, len(cols), _BLOCKS + 1)[1:-1])
-    bounds = np.concatenate([[0], bounds, [len(starts) - 1]])
-    side_by_side(lambda a, b: one(int(a), int(b), *arguments), bounds[:-1], bounds[1:])
-    return found
+
+    starts: np.ndarray
+    middles: np.ndarray
+    ends: np.ndarray
+    index: np.ndarray
+    values: np.ndarray
+
+    def counts(self) -> np.ndarray:
+        """How many entries of each row are to be learned from."""
+        return np.asarray(self.middles - self.starts)
+
+    def held_out(self) -> np.ndarray:
+        """The places of the entries held out."""
+        counts = self.ends - self.middles
+        return np.asarray(np.repeat(self.middles - np.cumsum(counts) + counts, counts) + np.arange(counts.sum()))
+
+
+class Weighting(NamedTuple):
+    """The weights of entries by their residuals: those of Student's t distribution, or one for all."""
+
+    tails: float = np.inf
+    """Degrees of freedom; infinite for weights of one."""
+    noise: float = 1.0
+    """The variance of the noise."""
+    unknown: float = 0.0
+    """The variance of the predictions, which is added to the square of each residual."""
+
+    def of(self, residual: np.ndarray) -> np.ndarray:
+        """The weight for each residual."""
+        if np.isinf(self.tails):
+            return np.ones_like(residual)
+        return np.asarray((self.tails + 1) / (self.tails + (residual**2 + self.unknown) / self.noise))
+
+
+class Regression(NamedTuple):
+    """What all rows share: for row i the u that minimises, with `t_j = value - offset_j` over its entries,
+
+        sum_j w_j (t_j - d_j . u)^2  +  u . D_i u  +  sum_k ridge_k (u_k - m_ik)^2,   D_i = sum_b shares[i, b] doubt[b].
+
+    D_i is what is not known of the d_j, and is multiplied by the mean weight of the row. The weights w_j are those for
+    the residuals at the present u.
+    """
+
+    design: np.ndarray
+    offset: np.ndarray
+    ridge: np.ndarray
+    shares: np.ndarray
+    doubt: np.ndarray
+    weighting: Weighting
+
+
+class Summary(NamedTuple):
+    """Sums over all entries."""
+
+    moved: float
+    """Weighted squares of the changes of the predictions."""
+    squares: float
+    """Weighted squares of the residuals after the change."""
+    weights: float
+
+
+def solve_rows(lines: Lines, regression: Regression, own: np.ndarray, centre: np.ndarray) -> tuple[np.ndarray, Summary]:
+    """The solution for each row, from the present rows `own`; `centre` holds the m_i, which rows without entries get.
+
+    Changes are computed from residuals, so that errors of single precision do not add up. A compiled loop where numba
+    is installed.
+    """
+    found, loop, r = own.copy(), _compiled(), regression
+    flat = r.doubt.reshape(len(r.doubt), -1).astype(float)
+    tails, *others = r.weighting
+    numbers = np.array([tails if np.isfinite(tails) else 0.0, *others])
+    arguments = (
+        lines.starts, lines.middles, lines.index, lines.values, r.design, r.offset, r.shares, flat,
+        np.asarray(r.ridge, float), centre, found, numbers,
+    )  # fmt: skip
+    sums = _in_blocks(lines, lambda a, b: loop(a, b, *arguments))
+    return found, Summary(*(float(sum(part)) for part in zip(*sums, strict=True)))
 
 
 def _loop(
+    begin: Any, end: Any, starts: Any, middles: Any, index: Any, values: Any, design: Any, offset: Any, shares: Any,
+    flat: Any, ridge: Any, centre: Any, found: Any, numbers: Any,
+) -> Any:  # fmt: skip
+    tails, noise, unknown = numbers[0], numbers[1], numbers[2]
+    k = design.shape[1]
+    moved, squares, weights = 0.0, 0.0, 0.0
+    for i in range(begin, end):
+        a, b = starts[i], middles[i]
+        if a == b:
+            found[i] = centre[i]
+            continue
+        u = found[i].copy()
+        normal, right = np.zeros((k, k)), np.zeros(k)
+        weight = 0.0
+        for at in range(a, b, _CHUNK):
+            part = slice(at, min(at + _CHUNK, b))
+            d = design[index[part]]
+            left = values[part] - offset[index[part]] - np.dot(d, u)
+            if tails > 0:
+                w = (tails + 1) / (tails + (left * left + unknown) / noise)
+                root = np.sqrt(w).astype(d.dtype)
+                d, left = d * root.reshape(-1, 1), left * root
+                weight += w.sum()
+            else:
+                weight += len(left)
+            normal += np.dot(d.T, d)
+            right += np.dot(d.T, left)
+            squares += np.dot(left, left)
+        share = (shares[i] * (weight / (b - a))).astype(np.float64)
+        ridged = normal + np.dot(share, flat).reshape(k, k)
+        pull = right - np.dot(ridged - normal, u.astype(np.float64)) - ridge * (u - centre[i])
+        for p in range(k):
+            ridged[p, p] += ridge[p]
+        step = _solve_positive(ridged, pull)
+        found[i] = u + step
+        change = np.dot(step, np.dot(normal, step))
+        moved += change
+        squares += change - 2 * np.dot(step, right)
+        weights += weight
+    return moved, squares, weights
+
+
+def _solve_positive(matrix: Any, right: Any) -> Any:
+    return np.linalg.solve(matrix, right)
+
+
+def _by_cholesky(matrix: Any, right: Any) -> Any:
+    """The same as loops, four rows at a time: a call of LAPACK takes twice as long for so few unknowns."""
+    k, x = matrix.shape[0], right
+    for first in range(0, k, 4):
+        last = min(first + 4, k)
+        for r in range(first, last):
+            for m in range(first, r):
+                for c in range(r, k):
+                    matrix[r, c] -= matrix[m, r] * matrix[m, c]
+            scale = 1 / np.sqrt(max(matrix[r, r], 1e-300))
+            for c in range(r, k):
+                matrix[r, c] *= scale
+        if last == first + 4:
+            for q in range(last, k):
+                a, b, c, d = matrix[first, q], matrix[first + 1, q], matrix[first + 2, q], matrix[first + 3, q]
+                for t in range(q, k):
+                    matrix[q, t] -= (
+                        a * matrix[first, t] + b * matrix[first + 1, t]
+                        + c * matrix[first + 2, t] + d * matrix[first + 3, t]
+                    )  # fmt: skip
+    for p in range(k):
+        x[p] /= matrix[p, p]
+        for c in range(p + 1, k):
+            x[c] -= matrix[p, c] * x[p]
+    for p in range(k - 1, -1, -1):
+        for c in range(p + 1, k):
+            x[p] -= matrix[p, c] * x[c]
+        x[p] /= matrix[p, p]
+    return x
+
+
+def residuals(lines: Lines, design: np.ndarray, offset: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Value minus offset minus `d_j . u_i` for each entry to learn from; zero for entries held out."""
+    out, loop = np.zeros(len(lines.index), design.dtype), _compiled_residuals()
+    arguments = (lines.starts, lines.middles, lines.index, lines.values, design, offset, own, out)
+    _in_blocks(lines, lambda a, b: loop(a, b, *arguments))
+    return out
+
+
+def _in_blocks(lines: Lines, job: Callable[[int, int], Any]) -> list[Any]:
+    """What a job returns for blocks of rows with about as many entries; blocks run side by side."""
+    n = len(lines.starts)
+    if len(lines.index) < PARALLEL:
+        return [job(0, n)]
+    inside = np.searchsorted(lines.starts, np.linspace(0, len(lines.index), _BLOCKS + 1)[1:-1])
+    bounds = np.concatenate([[0], inside, [n]])
+    return side_by_side(lambda a, b: job(int(a), int(b)), bounds[:-1], bounds[1:])
+
+
+def _residual_loop(
     begin: Any,
     end: Any,
     starts: Any,
-    cols: Any,
-    targets: Any,
-    weights: Any,
+    middles: Any,
+    index: Any,
+    values: Any,
     design: Any,
-    doubt: Any,
-    shares: Any,
-    ridge: Any,
-    found: Any,
+    offset: Any,
+    own: Any,
+    out: Any,
 ) -> None:
-    k = design.shape[1]
-    flat = doubt.reshape(doubt.shape[0], k * k)
     for i in range(begin, end):
-        a, b = starts[i], starts[i + 1]
-        if a == b:
-            continue
-        d = design[cols[a:b]]
-        t = targets[a:b].astype(design.dtype)
-        weighted = d
-        if len(weights):
-            weighted = d * weights[a:b].astype(design.dtype).reshape(b - a, 1)
-        normal = np.ascontiguousarray(weighted.T) @ d + (shares[i] @ flat).reshape(k, k) + np.diag(ridge)
-        right = np.ascontiguousarray(weighted.T) @ t + ridge * found[i]
-        found[i] = np.linalg.solve(normal, right)
+        for at in range(starts[i], middles[i], _CHUNK):
+            part = slice(at, min(at + _CHUNK, middles[i]))
+            out[part] = values[part] - offset[index[part]] - np.dot(design[index[part]], own[i].copy())
 
 
 @functools.cache
 def _compiled() -> Any:
     try:
         import numba
+        from numba.extending import overload
     except ImportError:
         return _loop
-    return numba.njit(cache=True, nogil=True)(_loop)
+
+    def compiled(matrix: Any, right: Any) -> Any:  # numba compares the whole signature
+        return _by_cholesky
+
+    overload(_solve_positive, jit_options={"fastmath": _FASTMATH})(compiled)
+    return numba.njit(cache=True, nogil=True, fastmath=_FASTMATH)(_loop)
+
+
+@functools.cache
+def _compiled_residuals() -> Any:
+    try:
+        import numba
+    except ImportError:
+        return _residual_loop
+    return numba.njit(cache=True, nogil=True)(_residual_loop)

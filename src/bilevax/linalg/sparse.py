@@ -47,34 +47,7 @@ class Pattern(eqx.Module):
 
     def operator(self, values: np.ndarray) -> Operator:
         """The sparse matrix with these values by its products, row blocks side by side on several cores."""
-        if self.size < PARALLEL:
-            matrix = self.matrix(values)
-            return Operator(self.shape, lambda block: matrix @ block, lambda block: matrix.T @ block)
-        values, cols, starts = (np.ascontiguousarray(v) for v in (values, self.cols, self.starts))
-        # As many blocks whatever the machine: the sums of `rmatvec` depend on them in the last digits.
-        ends = np.searchsorted(starts, np.linspace(0, self.size, BLOCKS + 1)[1:-1])
-        bounds = np.concatenate([[0], ends, [self.shape[0]]])
-        spans = [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
-        parts = []
-        for rows in spans:
-            entries = slice(int(starts[rows.start]), int(starts[rows.stop]))
-            own = starts[rows.start : rows.stop + 1] - starts[rows.start]
-            shape = (rows.stop - rows.start, self.shape[1])
-            parts.append(scipy.sparse.csr_matrix((values[entries], cols[entries], own), shape=shape, copy=False))
-
-        whole = self.matrix(values)
-
-        def matvec(block: np.ndarray) -> np.ndarray:
-            if block.ndim == 1:  # too little work to hand out
-                return whole @ block
-            return np.concatenate(side_by_side(lambda part: part @ block, parts))
-
-        def rmatvec(block: np.ndarray) -> np.ndarray:
-            if block.ndim == 1:
-                return whole.T @ block
-            return functools.reduce(np.add, side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
-
-        return Operator(self.shape, matvec, rmatvec)
+        return row_blocks(np.asarray(self.starts), np.asarray(self.cols), values, self.shape)
 
     def sample(self, left: Float[Array, "p r"] | np.ndarray, right: Float[Array, "q r"] | np.ndarray) -> np.ndarray:
         """The entries of `left @ right.T`."""
@@ -88,6 +61,36 @@ class Pattern(eqx.Module):
     def spread(self, by_row: np.ndarray, by_col: np.ndarray) -> np.ndarray:
         """The number of its row plus that of its column for each entry."""
         return by_row[np.asarray(self.rows)] + by_col[np.asarray(self.cols)]
+
+
+def row_blocks(starts: np.ndarray, cols: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Operator:
+    """A sparse matrix by its products, row blocks side by side on several cores; shares the memory of its parts."""
+    values, cols, starts = (np.ascontiguousarray(v) for v in (values, cols, starts))
+    whole = scipy.sparse.csr_matrix((values, cols, starts), shape=shape, copy=False)
+    if len(values) < PARALLEL:
+        return Operator(shape, lambda block: whole @ block, lambda block: whole.T @ block)
+    # As many blocks whatever the machine: the sums of `rmatvec` depend on them in the last digits.
+    ends = np.searchsorted(starts, np.linspace(0, len(values), BLOCKS + 1)[1:-1])
+    bounds = np.concatenate([[0], ends, [shape[0]]])
+    spans = [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
+    parts = []
+    for rows in spans:
+        entries = slice(int(starts[rows.start]), int(starts[rows.stop]))
+        own = starts[rows.start : rows.stop + 1] - starts[rows.start]
+        size = (rows.stop - rows.start, shape[1])
+        parts.append(scipy.sparse.csr_matrix((values[entries], cols[entries], own), shape=size, copy=False))
+
+    def matvec(block: np.ndarray) -> np.ndarray:
+        if block.ndim == 1:  # too little work to hand out
+            return whole @ block
+        return np.concatenate(side_by_side(lambda part: part @ block, parts))
+
+    def rmatvec(block: np.ndarray) -> np.ndarray:
+        if block.ndim == 1:
+            return whole.T @ block
+        return functools.reduce(np.add, side_by_side(lambda part, rows: part.T @ block[rows], parts, spans))
+
+    return Operator(shape, matvec, rmatvec)
 
 
 def sample(rows: np.ndarray, cols: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -16,13 +16,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevax.estimators.matrix_completion import entries as forms
 from bilevax.estimators.matrix_completion.effects import at
 from bilevax.estimators.matrix_completion.entries import Entries
-from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.fit import CompletionFit
-from bilevax.estimators.matrix_completion.new_rows import NewRows, Shrunk, place
-from bilevax.estimators.matrix_completion.options import Options, options_of
-from bilevax.estimators.matrix_completion.path import Choice, choose
-from bilevax.estimators.matrix_completion.refit import again_as, choose_refit, fit_refit
-from bilevax.estimators.matrix_completion.similarity import PatternFeatures
+from bilevax.estimators.matrix_completion.learning import Start, learn
+from bilevax.estimators.matrix_completion.new_rows import Shrunk, place
+from bilevax.estimators.matrix_completion.options import options_of
+from bilevax.estimators.matrix_completion.refit import again_as
+from bilevax.estimators.matrix_completion.result import attributes_of
+from bilevax.estimators.matrix_completion.summary import describe
 from bilevax.linalg.blas import one_blas_thread
 from bilevax.linalg.sparse import sample
 from bilevax.runs.clock import Interrupt
@@ -64,16 +63,17 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         dtype: "float32" or "float64", of the computation; predictions are float64. Ratings need no more than float32.
         warm_start: begin the next `fit` where the last one ended, at its radius; rows and columns may be new.
         random_state: of the entries held out.
-        verbose: 1 shows a progress line for each radius on standard error.
+        verbose: 1 shows a line for each number of factors and for each radius on standard error.
 
     Attributes:
-        radius_, similarity_, rank_, n_steps_: what was used. path_: a dict for each radius tried.
-        choices_: what held-out entries chose, the errors of the alternatives, and a standard error; radius_ is 0 where
-            no shrunk matrix was asked for.
+        rank_, radius_, similarity_: what was used; radius_ is 0 where the model has no shrunk matrix.
+        n_steps_: of the shrunk matrix. path_: a dict for each radius tried.
+        choices_: what held-out entries chose, the errors of the alternatives, and standard errors; `print(model)` shows
+            them in words.
         mean_, row_effects_, col_effects_, left_, right_: the model, `mean + r_i + c_j + left_i . right_j`.
-        status_, message_: how the last radius ended, as in `bx.Status`, and why: "STALLED" (the training error
-            settled, the usual end), "MAX_STEPS", "TIME_LIMIT", "STOPPED" (Ctrl-C) or "NONFINITE".
-        trace_: a row for each step of the whole path, a `bx.Trace`.
+        status_, message_: how the fit ended, as in `bx.Status`, and why: "STALLED" (nothing changed any more, the usual
+            end), "MAX_STEPS", "TIME_LIMIT", "STOPPED" (Ctrl-C) or "NONFINITE".
+        trace_: a row for each step of the shrunk matrix over the whole path, a `bx.Trace`.
 
     >>> import numpy as np
     >>> from bilevax.estimators import MatrixCompletion
@@ -136,6 +136,10 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.alike = alike
         self.directions = directions
 
+    def __str__(self) -> str:
+        """In words once it is fitted; before, its parameters."""
+        return describe(self) if hasattr(self, "left_") else repr(self)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -149,12 +153,32 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             X: a sparse matrix, whose stored entries are the known ones; an array with NaN where nothing is known; a
                 triple `(rows, cols, values)`; or, with the values in `y`, a table of two columns, row and column.
         """
+        again = self.warm_start and hasattr(self, "left_")
+        return self._learn(X, y, self._start(self.shrunk_) if again else None)
+
+    def fit_again(self, X: Any, y: Any = None) -> MatrixCompletion:
+        """Learn from other entries with what the last fit chose; nothing is held out, and nothing is chosen anew.
+
+        A trial on some entries may choose for a fit of all of them. Rows and columns need not be the same.
+        """
+        check_is_fitted(self, "left_")
+        return self._learn(X, y, self._start(None))
+
+    def _start(self, shrunk: Shrunk | None) -> Start:
+        return Start(shrunk, self.radius_, self.similarity_, again_as(self.choices_))
+
+    def _learn(self, X: Any, y: Any, start: Start | None) -> MatrixCompletion:
         options = options_of(self)
         entries = self._entries(X, y)
+        options = options._replace(clip=forms.has_ends(entries.values) if options.clip is None else options.clip)
         began = time.perf_counter()
-        with jax.enable_x64(self.dtype == "float64"), one_blas_thread():
-            self._learn(entries, options)
+        with jax.enable_x64(self.dtype == "float64"), one_blas_thread(), Interrupt() as interrupt:
+            learned = learn(entries, options, interrupt, start)
+            for name, value in attributes_of(learned).items():
+                setattr(self, name, value)
         self.seconds_ = time.perf_counter() - began
+        if learned.stop.status is Status.NONFINITE:
+            warnings.warn(f"MatrixCompletion: {learned.stop.message}.", RuntimeWarning, stacklevel=3)
         return self
 
     @property
@@ -181,77 +205,6 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             return entries
         shape = (max(entries.shape[0], len(self.left_)), max(entries.shape[1], len(self.right_)))
         return entries._replace(shape=shape)
-
-    def _learn(self, entries: Entries, options: Options) -> None:
-        options = options._replace(clip=forms.has_ends(entries.values) if options.clip is None else options.clip)
-        with Interrupt() as interrupt:
-            fit = CompletionFit(entries, options, interrupt)
-            again = self.warm_start and hasattr(self, "left_")
-            if again:
-                fit.start_from(*self.shrunk_.resized(entries.shape)[1:])
-                choice = Choice(self.radius_, self.similarity_, [])
-            else:
-                choice = choose(fit)
-            self.path_: list[dict[str, float]] = choice.path
-            stop = fit.cut
-            refit = None
-            if options.refit and stop is None:
-                refit = again_as(self.choices_) if again else choose_refit(fit, entries.values, choice)
-            if stop is None:
-                choice = choice._replace(
-                    radius=options.radius or choice.radius,
-                    similarity=choice.similarity if options.similarity is None else options.similarity,
-                )
-                stop = fit.finish(choice.radius, choice.similarity)
-            factors = fit_refit(fit, entries.values, refit) if refit is not None and refit.blend.share > 0 else None
-        self.radius_: float = choice.radius
-        self.similarity_: float = choice.similarity
-        self.status_, self.message_, self.trace_ = stop.status.name, stop.message, fit.trace
-        if stop.status is Status.NONFINITE:
-            warnings.warn(f"MatrixCompletion: {stop.message}.", RuntimeWarning, stacklevel=4)
-        self._keep(fit, entries)
-        best = min((row["rmse"] for row in self.path_), default=np.nan)
-        self.choices_: dict[str, Any] = {"taken": "shrunk"} if refit is None else refit.table(best)
-        self.new_rows_: NewRows | None = None
-        self.share_: float = 0.0
-        if factors is not None and refit is not None:
-            self._mix(refit.blend.share, *factors)
-
-    def _keep(self, fit: CompletionFit, entries: Entries) -> None:
-        effects, x = fit.effects, fit.state.x
-        assert effects is not None
-        self.mean_, self.range_ = fit.mean, (-np.inf, np.inf)
-        if fit.options.clip:
-            self.range_ = float(entries.values.min()), float(entries.values.max())
-        self.row_effects_, self.col_effects_ = (np.asarray(part, float) for part in (effects.rows, effects.cols))
-        self.left_, self.right_ = (np.asarray(factor, float) for factor in x.factors())
-        self.rank_, self.n_steps_ = fit.rank, fit.steps
-        self.shrunk_ = Shrunk(self.mean_, self.left_, self.right_, self.row_effects_, self.col_effects_)
-        # The multiplier of the ball: at the solution <F, x> = -multiplier * radius.
-        slope = float(np.dot(np.asarray(fit.state.lower.F), np.asarray(x.values))) * fit.count / 2
-        self.multiplier_ = max(-slope / self.radius_, 0.0) if self.radius_ > 0 else 0.0
-        self.entry_starts_, self.entry_cols_ = np.asarray(fit.pattern.starts), np.asarray(fit.pattern.cols)
-        self.row_counts_, self.col_counts_ = np.asarray(effects.row_counts), np.asarray(effects.col_counts)
-        # What a new row needs, to be placed by the columns it has entries in.
-        rows, similarity = fit.weights[0], fit.similarity
-        unweighted = rows.solve(self.left_)
-        self.factor_norms_ = np.linalg.norm(unweighted, axis=0)
-        self.col_components_ = np.zeros((len(self.right_), 0))
-        self.component_factors_ = np.zeros((0, self.left_.shape[1]))
-        if similarity is not None and rows.strengths is not None:
-            self.col_components_ = similarity.cols / similarity.values
-            self.component_factors_ = rows.strengths[:, None] * (similarity.rows.T @ unweighted)
-
-    def _mix(self, share: float, factors: Factors, features: PatternFeatures | None) -> None:
-        """The factors with this share beside the shrunk matrix, in one model."""
-        self.share_, self.new_rows_ = share, NewRows.of(factors, features)
-        rows, cols, rest = factors.rows.factors, factors.cols.factors, 1 - share
-        self.mean_ = rest * self.mean_ + share * factors.mean
-        self.row_effects_ = rest * self.row_effects_ + share * rows[:, -1]
-        self.col_effects_ = rest * self.col_effects_ + share * cols[:, -1]
-        left, right = (self.left_, self.right_) if rest > 0 else (self.left_[:, :0], self.right_[:, :0])
-        self.left_, self.right_ = np.hstack([rest * left, share * rows[:, :-1]]), np.hstack([right, cols[:, :-1]])
-        self.rank_ = int(self.left_.shape[1])
 
     def predict(self, rows: Any, cols: Any = None) -> np.ndarray:
         """The entries (rows[i], cols[i]); rows or columns never seen, or negative, have only known effects.

@@ -10,30 +10,33 @@ do not support shrinks to nothing, and one that they support is hardly shrunk.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from copy import copy
 
 import numpy as np
-import scipy.sparse
 
+from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.linalg import low_rank
-from bilevax.linalg.low_rank import Operator
-from bilevax.linalg.row_ridges import solve_rows
-from bilevax.linalg.sparse import Pattern, sample
+from bilevax.linalg.row_ridges import Lines, Regression, Summary, Weighting, residuals, solve_rows
+from bilevax.linalg.sparse import sample
 
-_BINS = 24  # rows with about as many entries are known about as well
+_NODE_DISTANCE = 1.0  # between the logarithms of counts for which posterior covariances are computed
 _TINY = 1e-12
 _UNSUPPORTED = 1e-6  # the share of the largest factor below which one is left out
 
 
 class Axis:
-    """The rows, or the columns: their factors with the effect in the last column, the prior, and what is not known."""
+    """The rows, or the columns: their factors with the effect in the last column, the prior, and what is not known.
 
-    def __init__(self, counts: np.ndarray, features: np.ndarray | None):
-        self.counts, self.features = counts, features
-        self.bins, self.bin_counts = _bins(counts)
-        self.factors = self.centre = np.zeros((len(counts), 1))
+    Posterior covariances (`doubt`) are computed for a few counts, the nodes. Those of a row are between the ones of the
+    two nodes next to its own count.
+    """
+
+    def __init__(self, lines: Lines, features: np.ndarray | None):
+        self.counts, self.features, dtype = lines.counts().astype(float), features, lines.values.dtype
+        self.nodes, self.node, self.part = _nodes(self.counts)
+        self.factors = self.centre = np.zeros((len(self.counts), 1), dtype)
         self.precision = self.feature_precision = np.full(1, _TINY)
-        self.doubt = np.zeros((len(self.bin_counts), 1, 1))
+        self.doubt = np.zeros((len(self.nodes), 1, 1))
         self.slopes = np.zeros((0 if features is None else features.shape[1], 1))
         self.spectrum = None if features is None else np.linalg.eigh(features.T @ features)
 
@@ -44,22 +47,36 @@ class Axis:
         doubt[:, -1, :] = doubt[:, :, -1] = 0
         return factors, doubt
 
-    def per_entry(self, factors: np.ndarray | None, doubt: np.ndarray | None) -> np.ndarray:
-        """The mean over entries of the squares of these factors plus these covariances."""
-        total = np.zeros(self.doubt.shape[1:])
-        if factors is not None:
-            total += (factors.T * self.counts) @ factors
-        if doubt is not None:
-            total += np.tensordot(np.bincount(self.bins, self.counts, len(doubt)), doubt, 1)
-        return total / self.counts.sum()
+    def node_weights(self, weights: np.ndarray) -> np.ndarray:
+        """The sum of such weights of rows, for each node."""
+        n = len(self.nodes)
+        near = np.bincount(self.node, weights * (1 - self.part), n)
+        return np.asarray(near + np.bincount(np.minimum(self.node + 1, n - 1), weights * self.part, n))
+
+    def hats(self) -> np.ndarray:
+        """For each row, how near it is to each node."""
+        near = np.zeros((len(self.counts), len(self.nodes)), np.float32)
+        place = np.arange(len(near))
+        near[place, self.node] = 1 - self.part
+        near[place, np.minimum(self.node + 1, len(self.nodes) - 1)] += self.part
+        return near
+
+    def second_moment(self, factors: np.ndarray) -> np.ndarray:
+        """The mean over entries of the products of these factors."""
+        weighted = factors * self.counts[:, None].astype(factors.dtype)
+        return np.asarray(low_rank.coordinates(weighted, factors) / self.counts.sum())
+
+    def mean_doubt(self, doubt: np.ndarray) -> np.ndarray:
+        """The mean over entries of such covariances."""
+        return np.asarray(np.tensordot(self.node_weights(self.counts), doubt, 1) / self.counts.sum())
 
     def learn_prior(self, normal: np.ndarray, noise: float) -> None:
         """The posterior covariances for the mean normal matrix of an entry, then the prior that fits best."""
-        self.doubt = np.linalg.inv(self.bin_counts[:, None, None] / noise * normal + np.diag(self.precision))
+        self.doubt = np.linalg.inv(self.nodes[:, None, None] / noise * normal + np.diag(self.precision))
         if self.features is not None:
             self._learn_slopes()
-        spread = np.einsum("b,bkk->k", np.bincount(self.bins, minlength=len(self.doubt)), self.doubt)
-        spread = spread + np.sum((self.factors - self.centre) ** 2, axis=0)
+        spread = np.einsum("b,bkk->k", self.node_weights(np.ones(len(self.counts))), self.doubt)
+        spread = spread + np.sum((self.factors - self.centre) ** 2, axis=0, dtype=float)
         self.precision = 1 / np.maximum(spread / len(self.counts), _TINY)
 
     def _learn_slopes(self) -> None:
@@ -71,12 +88,40 @@ class Axis:
         slopes = along * self.precision / bottom
         self.feature_precision = len(values) / (np.sum(slopes**2, axis=0) + np.sum(1 / bottom, axis=0))
         self.slopes = vectors @ slopes
-        self.centre = self.features @ self.slopes
+        self.centre = (self.features @ self.slopes.astype(self.features.dtype)).astype(self.factors.dtype)
+
+    def take_over(self, other: Axis) -> None:
+        """Begin with what was learned of an axis with other entries; if it has other members, with the prior only."""
+        k, dtype = len(other.precision), self.factors.dtype
+        self.precision, self.feature_precision = other.precision, other.feature_precision
+        near = np.abs(np.log(self.nodes)[:, None] - np.log(other.nodes)).argmin(axis=1)
+        self.doubt, self.slopes = other.doubt[near], np.zeros((len(self.slopes), k))
+        self.factors = self.centre = np.zeros((len(self.counts), k), dtype)
+        if len(self.counts) == len(other.counts):
+            self.factors = other.factors.astype(dtype)
+            if self.features is not None:
+                self._learn_slopes()
+
+    def deviation(self) -> np.ndarray:
+        """The second moment of the factors around their centres, what is not known of them included."""
+        off = self.factors - self.centre
+        spread = np.tensordot(self.node_weights(np.ones(len(self.counts))), self.doubt, 1)
+        return np.asarray((low_rank.coordinates(off, off) + spread) / len(self.counts))
+
+    def turn(self, change: np.ndarray) -> None:
+        """Other factors, each a combination of the present ones, and the prior that fits them."""
+        whole = np.eye(len(self.precision))
+        whole[:-1, :-1] = change
+        small = whole.astype(self.factors.dtype)
+        self.factors, self.centre, self.slopes = self.factors @ small, self.centre @ small, self.slopes @ whole
+        self.doubt = whole.T @ self.doubt @ whole
+        self.precision = 1 / np.maximum(np.diag(self.deviation()), _TINY)
+        self.feature_precision = 1 / np.maximum((whole**2).T @ (1 / self.feature_precision), _TINY)
 
     def add(self, factors: np.ndarray) -> None:
         """More factors, before the effect."""
         more = factors.shape[1]
-        within = lambda old, new: np.concatenate([old[..., :-1], new, old[..., -1:]], axis=-1)  # noqa: E731
+        within = lambda old, new: np.concatenate([old[..., :-1], new.astype(old.dtype), old[..., -1:]], -1)  # noqa: E731
         none = lambda like: np.zeros((*like.shape[:-1], more))  # noqa: E731
         self.factors = within(self.factors, factors)
         self.centre, self.slopes = within(self.centre, none(self.centre)), within(self.slopes, none(self.slopes))
@@ -95,48 +140,21 @@ class Axis:
         self.doubt = self.doubt[:, kept][:, :, kept]
 
 
-class Known(NamedTuple):
-    """The entries to learn from, by row and by column."""
-
-    rows: np.ndarray
-    cols: np.ndarray
-    values: np.ndarray
-    row_starts: np.ndarray
-    col_starts: np.ndarray
-    by_col: np.ndarray
-    """The order that sorts the entries by column."""
-    rows_by_col: np.ndarray
-
-
-def known_entries(pattern: Pattern, values: np.ndarray, chosen: np.ndarray) -> Known:
-    """Those entries of a pattern that are chosen."""
-    rows, cols = (np.asarray(part)[chosen] for part in (pattern.rows, pattern.cols))
-    by_col = np.argsort(cols, kind="stable").astype(np.int32)
-    starts = [np.searchsorted(v, np.arange(n + 1)) for v, n in zip((rows, cols[by_col]), pattern.shape, strict=True)]
-    return Known(rows, cols, values[chosen], starts[0], starts[1], by_col, rows[by_col])
-
-
 class Factors:
-    """A factorisation of known entries: effects alone at first, then as many factors as `grow` adds."""
+    """A factorisation of the known entries: effects alone at first, then as many factors as `grow` adds."""
 
     def __init__(
         self,
-        known: Known,
-        shape: tuple[int, int],
+        observed: Observed,
         features: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
         effects: bool = True,
         tails: float = np.inf,
     ):
-        self.known, self.shape, self.effects, self.tails = known, shape, effects, tails
-        counts = [np.bincount(part, minlength=n).astype(float) for part, n in zip(known[:2], shape, strict=True)]
-        self.rows, self.cols = (Axis(*parts) for parts in zip(counts, features, strict=True))
-        self.mean = 0.0
-        self.weights: np.ndarray | None = None
-        self.fitted = self.predict(known.rows, known.cols)
-        spread = float(np.var(known.values))
-        # From above: a noise that is too small at first would keep a start that is too close to the values.
-        self.noise = max(float(np.mean((known.values - self.fitted) ** 2)), 0.3 * spread, np.finfo(float).tiny)
-        self.least = 1e-14 * spread or np.finfo(float).tiny
+        self.observed, self.effects, self.tails = observed, effects, tails
+        self.rows, self.cols = Axis(observed.by_row, features[0]), Axis(observed.by_col, features[1])
+        self.mean = 0.0 if effects else -observed.centre / observed.scale
+        self.noise, self.unknown = (1.0, 0.0) if effects else (1.0 + self.mean**2, 0.0)
+        self.least = 1e-14 * self.noise
         self._shares: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -144,32 +162,39 @@ class Factors:
         """How many factors are left."""
         return int(self.rows.factors.shape[1]) - 1
 
+    def copy(self) -> Factors:
+        """The factors as they are now, which later sweeps do not change."""
+        kept = copy(self)
+        kept.rows, kept.cols = copy(self.rows), copy(self.cols)
+        return kept
+
     def predict(self, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        """The entries (rows[i], cols[i])."""
+        """The entries (rows[i], cols[i]), in the units of the values."""
         left, right = self.rows.factors, self.cols.factors
         product = sample(rows, cols, np.ascontiguousarray(left[:, :-1]), np.ascontiguousarray(right[:, :-1]))
-        return product + left[rows, -1] + right[cols, -1]
+        inside = self.mean + product.astype(float) + left[rows, -1] + right[cols, -1]
+        return np.asarray(self.observed.centre + self.observed.scale * inside)
+
+    def in_units(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """The mean, rows and columns whose effects and products are in the units of the values."""
+        scale, rows, cols = self.observed.scale, self.rows.factors.astype(float), self.cols.factors.astype(float)
+        rows[:, :-1] *= scale
+        rows[:, -1] *= scale
+        cols[:, -1] *= scale
+        return self.observed.centre + scale * self.mean, rows, cols
 
     def sweep(self) -> float:
         """Rows, columns, priors and noise; returns the change of predictions over the noise, or of the noise."""
-        known, weights = self.known, self.weights
-        if self._shares is None or weights is not None:
-            self._shares = self._count_bins()
-        self._solve(
-            self.rows, self.cols, known.row_starts, known.cols,
-            known.values - self.cols.factors[known.cols, -1], weights, self._shares[0],
-        )  # fmt: skip
-        self._solve(
-            self.cols, self.rows, known.col_starts, known.rows_by_col,
-            (known.values - self.rows.factors[known.rows, -1])[known.by_col],
-            None if weights is None else weights[known.by_col], self._shares[1],
-        )  # fmt: skip
+        if self._shares is None:
+            self._shares = self._near_nodes()
+        by_row = self._solve(self.rows, self.cols, self.observed.by_row, self._shares[0])
+        by_col = self._solve(self.cols, self.rows, self.observed.by_col, self._shares[1])
         self._leave_out()
-        before, self.fitted = self.fitted, self.predict(known.rows, known.cols)
-        noise = self.noise
-        self._learn_noise()
-        moved = float(np.sqrt(np.mean((self.fitted - before) ** 2) / self.noise))
-        return max(moved, 0.5 * abs(noise / self.noise - 1))
+        self._rotate()
+        before, n = self.noise, self.observed.count
+        self._learn_noise(by_col)
+        moved = np.sqrt(max(by_row.moved, 0) / n) + np.sqrt(max(by_col.moved, 0) / n)
+        return float(max(moved / np.sqrt(self.noise), 0.5 * abs(before / self.noise - 1)))
 
     def go(self, most: int, tol: float, late: Callable[[], bool]) -> None:
         """Sweeps until nothing changes by more than `tol`, or until it is late; the noise may fall to rounding."""
@@ -179,72 +204,86 @@ class Factors:
 
     def grow(self, more: int) -> None:
         """Add the leading singular directions of what is left."""
-        known, shape = self.known, self.shape
-        left = known.values - self.fitted
-        if self.weights is not None:
-            left = left * self.weights
-        residual = scipy.sparse.csr_matrix((left, known.cols, known.row_starts), shape=shape, copy=False)
-        u, values, v = low_rank.leading(Operator(shape, residual.__matmul__, residual.T.__matmul__), more)
+        observed, left = self.observed, []
+        for lines, own, other in ((observed.by_row, self.rows, self.cols), (observed.by_col, self.cols, self.rows)):
+            left.append(residuals(lines, other.design(self.effects)[0], self._offset(other), own.factors))
+            left[-1] *= self._weighting.of(left[-1])
+        u, values, v = low_rank.leading(observed.operator(*left), more, dtype=observed.dtype)
         # As large as the entries seen suggest for all of them.
-        size = np.sqrt(values * (shape[0] * shape[1] / len(left)))
+        size = np.sqrt(values * (observed.shape[0] * observed.shape[1] / observed.count))
         self.rows.add(u * size)
         self.cols.add(v * size)
-        self.fitted = self.predict(known.rows, known.cols)
 
-    def _solve(
-        self,
-        own: Axis,
-        other: Axis,
-        starts: np.ndarray,
-        index: np.ndarray,
-        targets: np.ndarray,
-        weights: np.ndarray | None,
-        shares: np.ndarray,
-    ) -> None:
+    def move_to(self, observed: Observed, features: tuple[np.ndarray | None, np.ndarray | None]) -> Factors:
+        """The same columns in a matrix with more rows, or the same rows in one with more columns."""
+        moved = Factors(observed, features, self.effects, self.tails)
+        moved.noise, moved.unknown = self.noise, self.unknown
+        moved.rows.take_over(self.rows)
+        moved.cols.take_over(self.cols)
+        return moved
+
+    def _offset(self, other: Axis) -> np.ndarray:
+        return np.asarray((other.factors[:, -1] + self.mean).astype(self.observed.dtype))
+
+    @property
+    def _weighting(self) -> Weighting:
+        return Weighting(self.tails, self.noise, self.unknown)
+
+    def _solve(self, own: Axis, other: Axis, lines: Lines, shares: np.ndarray) -> Summary:
         design, doubt = other.design(self.effects)
         ridge = np.maximum(self.noise * own.precision, _TINY * self.noise)
-        own.factors = solve_rows(starts, index, targets, weights, design, doubt, shares, ridge, own.centre)
-        own.learn_prior(other.per_entry(design, doubt), self.noise)
+        regression = Regression(design, self._offset(other), ridge, shares, doubt, self._weighting)
+        own.factors, summary = solve_rows(lines, regression, own.factors, own.centre)
+        own.learn_prior(other.second_moment(design) + other.mean_doubt(doubt), self.noise)
+        return summary
 
-    def _count_bins(self) -> tuple[np.ndarray, np.ndarray]:
-        """How much weight each row has in each bin of columns, and each column in each bin of rows."""
-        found = []
-        for other, index, others, n in (
-            (self.cols, self.known.rows, self.known.cols, self.shape[0]),
-            (self.rows, self.known.cols, self.known.rows, self.shape[1]),
-        ):
-            bins = len(other.bin_counts)
-            place = index.astype(np.int64) * bins + other.bins[others]
-            found.append(np.bincount(place, self.weights, n * bins).reshape(n, bins).astype(float))
-        return found[0], found[1]
+    def _near_nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many entries each row has near each node of the columns, and each column near each node of the rows."""
+        counted = self.observed.operator(*self.observed.ones(np.float32))
+        return counted.matvec(self.cols.hats()), counted.rmatvec(self.rows.hats())
 
-    def _learn_noise(self) -> None:
+    def _learn_noise(self, summary: Summary) -> None:
         (row_design, _), (col_design, _) = (axis.design(self.effects) for axis in (self.rows, self.cols))
-        by_row, by_col = self.rows.per_entry(None, self.rows.doubt), self.cols.per_entry(None, self.cols.doubt)
-        unknown = np.sum(by_row * self.cols.per_entry(col_design, None))
-        unknown += np.sum(by_col * self.rows.per_entry(row_design, None))
+        by_row, by_col = self.rows.mean_doubt(self.rows.doubt), self.cols.mean_doubt(self.cols.doubt)
+        unknown = np.sum(by_row * self.cols.second_moment(col_design))
+        unknown += np.sum(by_col * self.rows.second_moment(row_design))
         unknown += np.sum(by_row[:-1, :-1] * by_col[:-1, :-1])
-        squares = (self.known.values - self.fitted) ** 2 + float(unknown)
-        if np.isfinite(self.tails):  # Student's t: the weight that an entry of this distance deserves
-            self.weights = (self.tails + 1) / (self.tails + squares / self.noise)
-            squares = self.weights * squares
-        self.noise = max(float(np.mean(squares)), self.least)
+        self.unknown = float(unknown)
+        total = max(summary.squares, 0.0) + summary.weights * self.unknown
+        self.noise = max(total / self.observed.count, self.least)
+
+    def _rotate(self) -> None:
+        """Turn the factors into those that are uncorrelated among the rows and among the columns at once.
+
+        Predictions stay as they are. Priors take factors to be uncorrelated, and sweeps alone turn them slowly.
+        """
+        if self.rank < 2:
+            return
+        moments = [axis.deviation()[:-1, :-1] for axis in (self.rows, self.cols)]
+        root = np.linalg.cholesky(moments[0] + 1e-14 * np.trace(moments[0]) * np.eye(self.rank))
+        sizes, turn = np.linalg.eigh(root.T @ moments[1] @ root)
+        sizes, turn = np.maximum(sizes[::-1], 1e-300), turn[:, ::-1]
+        change = np.linalg.solve(root.T, turn) * sizes**0.25
+        self.rows.turn(change)
+        self.cols.turn(np.linalg.inv(change).T)
 
     def _leave_out(self) -> None:
         """Factors that the data do not support go."""
-        energy = np.mean(self.rows.factors[:, :-1] ** 2, axis=0) * np.mean(self.cols.factors[:, :-1] ** 2, axis=0)
-        detectable = self.noise * sum(self.shape) / len(self.known.values)
+        rows, cols = (np.mean(axis.factors[:, :-1] ** 2, axis=0, dtype=float) for axis in (self.rows, self.cols))
+        energy = rows * cols
+        detectable = self.noise * sum(self.observed.shape) / self.observed.count
         kept = energy > max(_UNSUPPORTED * energy.max(initial=0), 0.01 * detectable)
         if not kept.all():
             self.rows.keep(kept)
             self.cols.keep(kept)
 
 
-def _bins(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in bins by the logarithm of their counts, and the mean count in each bin."""
+def _nodes(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts at equal distances on a log scale; for each row the node below its own count, and how far it is on."""
     logs = np.log(np.maximum(counts, 1))
-    low, high = logs.min(), logs.max()
-    number = max(1, min(_BINS, int(np.ceil((high - low) / 0.2)) + 1))
-    bins = np.minimum((number * (logs - low) / max(high - low, _TINY)).astype(int), number - 1)
-    members = np.bincount(bins, minlength=number)
-    return bins, np.bincount(bins, counts, number) / np.maximum(members, 1)
+    low, high = float(logs.min()), float(logs.max())
+    number = int(np.ceil((high - low) / _NODE_DISTANCE)) + 1
+    distance = (high - low) / max(number - 1, 1) or 1.0
+    place = (logs - low) / distance
+    node = np.minimum(place.astype(np.int32), max(number - 2, 0))
+    return np.exp(low + distance * np.arange(number)), node, place - node

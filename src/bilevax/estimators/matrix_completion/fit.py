@@ -23,6 +23,10 @@ from bilevax.sets import AxisWeights, SampledNuclearBall
 from bilevax.sets.sampled import Sampled, Term
 from bilevax.solvers import BlockIBCG
 
+# A radius is done when the error on held-out entries is known to a share of itself, or of its distance to the best one.
+_SETTLED, _SHARE = 1e-3, 0.1
+_EXACT, _INSIDE = 0.01, 0.01  # the training error as a share of the held-out one; the distance to the sphere
+
 
 class CompletionFit:
     """One run over the whole path of radii: each step moves the matrix, then fits the effects to what is left.
@@ -46,7 +50,7 @@ class CompletionFit:
         self.cut: Stop | None = None
         """Why the run was cut short: interrupted, out of time, or not finite."""
         self.held_out = np.zeros(self.pattern.size, bool)
-        self.training_error = np.nan
+        self.strength = self.training_error = np.nan
         self.effects: Effects | None = None
         self.similarity: Similarity | None = None
         self.weights: tuple[AxisWeights, AxisWeights]
@@ -58,7 +62,7 @@ class CompletionFit:
 
         `strength` is that of the similarity of rows and columns with entries in the same places; 0 ignores it.
         """
-        self.held_out = held_out
+        self.held_out, self.strength = held_out, strength
         self.mask = np.asarray(~held_out, self.values.dtype)
         mask, count = jnp.asarray(self.mask), jnp.asarray(max(self.mask.sum(), 1.0), self.values.dtype)
         self.count = float(count)
@@ -74,6 +78,10 @@ class CompletionFit:
             self.effects.move_to(before.rows, before.cols)
         if x is None:
             x = self.zero() if self.run is None else self.run.state.x
+        self.begin_at(x)
+
+    def begin_at(self, x: Any) -> None:
+        """Take the next steps from this matrix, with the effects that fit it; momentum starts anew."""
         self._settle_effects(x)
         self._begin_at(x)
 
@@ -114,15 +122,18 @@ class CompletionFit:
     # ---- steps
 
     def go(self, best: float = np.inf) -> Stop:
-        """Steps at the present radius until the training error settles.
+        """Steps at the present radius until the error on held-out entries settles, or the training error without them.
 
-        Also until held-out entries, which another radius predicts with the error `best`, are predicted ever worse.
+        `best` is the lowest error on held-out entries at another radius: one that is far from it needs less accuracy,
+        and steps end where the error rises above it.
         """
         assert self.run is not None
         self.run.use(self.problem)
         if self.options.verbose:
             self.run.progress = Progress(self.options.max_steps, f"radius {self.radius:.4g}", begin=self.run.k)
-        rules = [_settled(self.run.k, self.options.tol), _hopeless(self.run.k, best)]
+        rules = [_settled(self.run.k, self.options.tol)]
+        if self.held_out.any():
+            rules = [_settled(self.run.k, 0.1 * self.options.tol), *_chosen_by(self.run.k, best)]
         stop = self.run.go(self.options.max_steps, rules)
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
         return stop
@@ -168,6 +179,16 @@ class CompletionFit:
         if self.options.clip:
             residual = np.clip(residual + values, self.values.min(), self.values.max()) - values
         return float(np.sqrt(np.mean(residual**2)))
+
+    def ball_binds(self) -> bool:
+        """Whether the radius decides where the steps lead.
+
+        It does not where the matrix stays inside the ball, nor where it fits the training entries exactly: the error on
+        held-out entries then depends on the start of the steps.
+        """
+        (size,) = self.problem.domain.conditions(self.state.x)
+        inside = float(size.excess) < -_INSIDE * self.radius
+        return not inside and not self.training_error < _EXACT * self.held_out_rmse() ** 2
 
     # ---- what was learned
 
@@ -231,13 +252,35 @@ def _settled(begin: int, tol: float) -> Any:
     return rule
 
 
-def _hopeless(begin: int, best: float) -> Any:
-    """Stop when the last three errors on held-out entries rise and are above the best of another radius."""
+def _chosen_by(begin: int, best: float) -> list[Any]:
+    """Rules on the error of held-out entries at this radius, when another radius has the error `best`."""
 
-    def rule(trace: Trace) -> Stop | None:
-        errors = [row["held_out_rmse"] for row in trace if row["step"] > begin]
-        if len(errors) < 3 or not errors[-1] > errors[-2] > errors[-3] > best:
+    def errors(trace: Trace) -> np.ndarray:
+        return np.array([row["held_out_rmse"] for row in trace if row["step"] > begin])
+
+    def settled(trace: Trace) -> Stop | None:
+        last = errors(trace)[-5:]
+        if len(last) < 5:
+            return None
+        away = abs(last[-1] - best) if np.isfinite(best) else 0.0
+        if not _remaining(last) <= max(_SETTLED * last[-1], _SHARE * away):
+            return None
+        return Stop(Status.STALLED, "the error on held-out entries settled")
+
+    def hopeless(trace: Trace) -> Stop | None:
+        last = errors(trace)[-3:]
+        if len(last) < 3 or not last[2] > last[1] > last[0] > best:
             return None
         return Stop(Status.STALLED, "the error on held-out entries rises, and another radius predicts them better")
 
-    return rule
+    return [settled, hopeless]
+
+
+def _remaining(errors: np.ndarray) -> float:
+    """How far the last of five errors may still change, if each two steps change it by the same share of the last two.
+
+    Slow convergence has small changes too, and much to go.
+    """
+    before, now = abs(errors[2] - errors[0]), abs(errors[4] - errors[2])
+    share = min(now / max(before, 1e-300), 0.95)
+    return float(now * share / (1 - share))

@@ -81,9 +81,11 @@ class NewRows(NamedTuple):
     @classmethod
     def of(cls, factors: Factors, features: PatternFeatures | None) -> NewRows:
         """From a fit."""
-        learned = factors.mean, factors.cols.factors, factors.noise * factors.rows.precision, factors.rows.slopes
+        mean, _, cols = factors.in_units()
+        scale = factors.observed.scale
+        learned = mean, cols, factors.noise * factors.rows.precision, scale * factors.rows.slopes
         if features is None:
-            return cls(*learned, np.zeros(0), np.array([0.0, 1.0]), np.zeros((len(factors.cols.factors), 0)))
+            return cls(*learned, np.zeros(0), np.array([0.0, 1.0]), np.zeros((len(cols), 0)))
         rows, similarity = features.rows, features.similarity
         return cls(*learned, rows.scales, np.array([rows.centre, rows.width]), similarity.cols / similarity.values)
 

@@ -1,4 +1,4 @@
-"""The radius and the strength of similarity that predict held-out entries best, along a path of growing radii."""
+"""The radius and the strength of similarity that predict held-out entries best."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from bilevax.estimators.matrix_completion.fit import CompletionFit
+from bilevax.runs.radius_search import search_radius
+from bilevax.runs.stopping import Status
 
-_GROWTH = 2.0  # from one radius of the path to the next
 _STRENGTHS = (0.0, 2.0)
-_WORTH = 3e-4  # the relative gain from a larger radius for which the path goes on
+_GAIN = 1e-3  # the relative gain from another radius that counts
+_REFINE = 4  # radii between those of the path
+_CLEAR = 3.0  # standard errors between two strengths, from which on the first radius decides
 
 NO_BALL = 0.0
 """The radius where no shrunk matrix is asked for."""
@@ -28,40 +31,142 @@ class Choice(NamedTuple):
     path: list[PathRow]
     held_out: np.ndarray | None = None
     predictions: np.ndarray | None = None
-    """Of the entries held out, minus the mean, at the best radius that was tried; None if none was."""
+    """Of the entries held out, minus the mean, at the radius that was chosen; None if none was tried."""
 
 
-def choose(fit: CompletionFit) -> Choice:
-    """Follow the path until a larger radius gains nothing, or until the fit is cut short."""
+def choose(fit: CompletionFit, held_out: np.ndarray | None = None) -> Choice:
+    """Search for the best radius, with similarity and without where both are plausible, or until the fit is cut short.
+
+    The fit is left at the matrix of the radius that was chosen.
+    """
     options, n = fit.options, fit.pattern.size
     strengths = _STRENGTHS if options.similarity is None else (options.similarity,)
     if options.radius is not None and len(strengths) == 1:
         return Choice(options.radius, strengths[0], [])
-    held_out = _held_out(fit)
+    held_out = _held_out(fit) if held_out is None else held_out
     if held_out is None:
         return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, 0.0, [])
     if options.refit and options.effort.most_radii == 0:
         return Choice(NO_BALL, strengths[-1], [], held_out)
-    first: dict[float, tuple[PathRow, Any, np.ndarray]] = {}
-    for strength in strengths:
-        fit.observe(held_out, strength, fit.zero())
-        row = _try(fit, options.radius or _first_radius(fit, strength), [])
-        first[strength] = row, fit.state.x, _predictions(fit)
+    paths = [_Path(fit, held_out, strength) for strength in strengths]
+    for path in paths:
+        path.begin()
         if fit.cut is not None:
-            return Choice(fit.radius, strength, [first[strength][0]])
-    strength = min(first, key=lambda one: first[one][0]["rmse"])
-    row, x, predictions = first[strength]
-    path, best = [row], (row["rmse"], predictions)
-    if strength != strengths[-1]:
-        fit.observe(held_out, strength, x)
-    while options.radius is None and len(path) < options.effort.most_radii and fit.cut is None:
-        if len(path) > 1 and path[-1]["rmse"] >= path[-2]["rmse"] * (1 - _WORTH):
-            break
-        path.append(_try(fit, _GROWTH * path[-1]["radius"], path))
-        if path[-1]["rmse"] < best[0]:
-            best = path[-1]["rmse"], _predictions(fit)
-    radius = fit.radius if fit.cut is not None else _best_radius(path)
-    return Choice(radius, strength, path, held_out, best[1])
+            return Choice(fit.radius, path.strength, path.rows)
+    paths = [min(paths, key=lambda path: path.lowest)] if options.radius is not None else _plausible(paths)
+    for path in reversed(paths):  # the last one is the present one
+        path.search()
+        if fit.cut is not None:
+            return Choice(fit.radius, path.strength, path.rows)
+    best = min(paths, key=lambda path: path.lowest)
+    best.resume()
+    return Choice(best.radius, best.strength, best.rows, held_out, best.predictions)
+
+
+class _Tried(NamedTuple):
+    """Where the steps at one radius ended."""
+
+    x: Any
+    start: Any
+    """Where a larger radius starts: at x, or where this one started if it ran out of steps, so that no radius profits
+    from the steps of another."""
+    predictions: np.ndarray
+    """Of the entries held out."""
+
+
+class _Path:
+    """The radii that were tried with one strength of similarity."""
+
+    def __init__(self, fit: CompletionFit, held_out: np.ndarray, strength: float):
+        self.fit, self.held_out, self.strength = fit, held_out, strength
+        self.rows: list[PathRow] = []
+        self.scores: dict[float, float] = {}
+        self.kept: dict[float, _Tried] = {}
+        self.radius, self.training_error = np.nan, np.nan
+
+    def begin(self) -> None:
+        """Steps at the first radius."""
+        fit = self.fit
+        fit.observe(self.held_out, self.strength, fit.zero())
+        self.radius = fit.options.radius or _first_radius(fit, self.strength)
+        self.evaluate(self.radius, None)
+        self.training_error = fit.training_error
+
+    def search(self) -> None:
+        """Search for the best radius from the first one on."""
+        self.resume()
+        if self.fit.options.radius is None:
+            most = self.fit.options.effort.most_radii
+            cut = lambda: self.fit.cut is not None  # noqa: E731
+            found = search_radius(self.evaluate, self.radius, gain=_GAIN, most=most, refine=_REFINE, stop=cut)
+            self.radius = min(self.kept) if np.isnan(found.radius) else found.radius
+
+    def resume(self) -> None:
+        """Go back to the matrix of the radius that is the best so far."""
+        fit, x = self.fit, self.kept[self.radius].x
+        if fit.strength != self.strength:
+            fit.observe(self.held_out, self.strength, x)
+        elif fit.radius != self.radius:
+            fit.begin_at(x)
+        fit.set_radius(self.radius)
+
+    def evaluate(self, radius: float, near: float | None) -> float:
+        """The error on held-out entries at this radius, from the matrix of the radius `near`."""
+        if radius in self.kept:  # the first radius, when the search begins
+            return self.scores[radius]
+        fit, began = self.fit, time.perf_counter()
+        start = self.kept[near].start if near in self.kept else fit.zero()
+        if self.rows and (near != fit.radius or start is not fit.state.x):
+            fit.begin_at(start)
+        steps = fit.steps
+        fit.set_radius(radius)
+        stop = fit.go(self.lowest)
+        rmse = fit.held_out_rmse()
+        fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + (", with similarity" if fit.similarity else ""))
+        seconds = time.perf_counter() - began
+        self.rows.append(
+            {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": fit.steps - steps, "seconds": seconds}
+        )
+        binds, x = fit.ball_binds(), fit.state.x
+        # Without the ball the error depends on the start and not on the radius: such a radius is never the best one.
+        self.scores[radius] = rmse if binds else max(rmse, (1 + 2 * _GAIN) * self.lowest)
+        start = start if not binds or stop.status is Status.MAX_STEPS else x
+        self.kept[radius] = _Tried(x, start, (fit.residual() + fit.values)[fit.held_out])
+        self._forget()
+        return self.scores[radius]
+
+    def _forget(self) -> None:
+        """Drop matrices that are no start of a later radius: those below the neighbours of the best radii."""
+        good = min(radius for radius, score in self.scores.items() if score <= (1 + _GAIN) * self.lowest)
+        least = max((radius for radius in self.kept if radius < good), default=0.0)
+        self.kept = {radius: tried for radius, tried in self.kept.items() if radius >= least}
+
+    @property
+    def lowest(self) -> float:
+        """The lowest score so far."""
+        return min(self.scores.values(), default=np.inf)
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """Those of held-out entries at the best radius."""
+        return self.kept[self.radius].predictions
+
+
+def _plausible(paths: list[_Path]) -> list[_Path]:
+    """The strengths of similarity to search with: one of them where the first radius is enough to decide.
+
+    A ball with similarity fits more or less than another of the same radius. So similarity is taken at once only if it
+    predicts better with a training error that is no lower.
+    """
+    if len(paths) == 1:
+        return paths
+    plain, similar = paths
+    truth = plain.fit.values[plain.held_out]
+    gains = (plain.predictions - truth) ** 2 - (similar.predictions - truth) ** 2
+    clear = abs(gains.mean()) > _CLEAR * gains.std() / np.sqrt(len(gains))
+    if clear and gains.mean() < 0:
+        return [plain]
+    return [similar] if clear and similar.training_error >= plain.training_error else paths
 
 
 def _held_out(fit: CompletionFit) -> np.ndarray | None:
@@ -71,32 +176,6 @@ def _held_out(fit: CompletionFit) -> np.ndarray | None:
     return chosen if n >= 20 and chosen.any() else None
 
 
-def _predictions(fit: CompletionFit) -> np.ndarray:
-    return (fit.residual() + fit.values)[fit.held_out]
-
-
 def _first_radius(fit: CompletionFit, strength: float) -> float:
     spread = float(np.sqrt(np.mean(fit.residual()[~fit.held_out] ** 2)))
     return 1.5 * max(float(np.sqrt(fit.pattern.size)) * spread, 1e-6) / (1 + strength)
-
-
-def _try(fit: CompletionFit, radius: float, path: list[PathRow]) -> PathRow:
-    """Steps at one radius, as a row of the path."""
-    began, steps = time.perf_counter(), fit.steps
-    fit.set_radius(radius)
-    fit.go(min((row["rmse"] for row in path), default=np.inf))
-    rmse = fit.held_out_rmse()
-    fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + (", with similarity" if fit.similarity else ""))
-    seconds = time.perf_counter() - began
-    return {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": fit.steps - steps, "seconds": seconds}
-
-
-def _best_radius(path: list[PathRow]) -> float:
-    """Between the radii: the lowest point of the parabola through the best one and its neighbours, on a log scale."""
-    best = min(range(len(path)), key=lambda i: path[i]["rmse"])
-    if best in (0, len(path) - 1):
-        return path[best]["radius"]
-    x = np.log([path[i]["radius"] for i in (best - 1, best, best + 1)])
-    curve = np.polyfit(x - x[1], [path[i]["rmse"] for i in (best - 1, best, best + 1)], 2)
-    lowest = -curve[1] / (2 * curve[0]) if curve[0] > 0 else 0.0
-    return float(np.exp(x[1] + np.clip(lowest, x[0] - x[1], x[2] - x[1])))

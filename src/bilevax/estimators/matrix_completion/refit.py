@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.estimators.matrix_completion.deadline import Deadline
+from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.fit import CompletionFit
-from bilevax.estimators.matrix_completion.path import Choice
+from bilevax.estimators.matrix_completion.observed import Observed, few_rows, observe
+from bilevax.estimators.matrix_completion.options import Options
 from bilevax.estimators.matrix_completion.selection import (
     TAILS,
     Blend,
-    Entries,
-    FactorChoice,
-    Late,
+    Search,
+    Setting,
+    Split,
     choose_blend,
     choose_factors,
-    fit_factors,
+    grown,
 )
-from bilevax.estimators.matrix_completion.similarity import (
-    PatternFeatures,
-    entry_counts,
-    find_similarity,
-    pattern_features,
-)
+from bilevax.estimators.matrix_completion.similarity import PatternFeatures
+
+_FEW, _STEP = 500_000, 8  # a matrix with more entries is fitted to an eighth of its rows first
+MANY = 2_000_000
+"""From so many entries on, a part of the rows tells first whether a shrunk matrix adds anything."""
+
+
+class FewRows(NamedTuple):
+    """A part of the rows, and what its own factors predict."""
+
+    entries: Entries
+    held_out: np.ndarray
+    predictions: np.ndarray
+    """Of the entries held out."""
+
+
+class FactorChoice(NamedTuple):
+    """The factors that predict held-out entries best."""
+
+    rank: int
+    setting: Setting
+    rmse: float
+    alone: float
+    """The error of effects alone."""
+    path: list[dict[str, Any]]
+    predictions: np.ndarray
+    """Of the entries held out."""
+    start: Factors | None
+    """The factors themselves, where they are at hand."""
+    few_rows: FewRows | None = None
+    """Where the matrix is large: the largest part that is not."""
+    comparisons: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
 
 
 class Refit(NamedTuple):
@@ -36,6 +63,7 @@ class Refit(NamedTuple):
 
     def table(self, shrunk: float) -> dict[str, Any]:
         """The errors on held-out entries of all that was tried."""
+        setting = self.factors.setting
         taken = {0.0: "shrunk", 1.0: "factors"}.get(self.blend.share, "both")
         if taken == "factors" and self.factors.rank == 0:
             taken = "effects alone"
@@ -43,9 +71,9 @@ class Refit(NamedTuple):
             "taken": taken,
             "share_of_factors": self.blend.share,
             "n_factors": self.factors.rank,
-            "effects": self.factors.effects,
-            "similarity_of_factors": self.factors.similar,
-            "long_tails": bool(np.isfinite(self.factors.tails)),
+            "effects": setting.effects,
+            "similarity_of_factors": setting.similarity,
+            "long_tails": bool(np.isfinite(setting.tails)),
             "rmse": {
                 "effects alone": self.factors.alone,
                 "shrunk": shrunk,
@@ -53,26 +81,47 @@ class Refit(NamedTuple):
                 "taken": self.blend.rmse,
             },
             "standard_error": self.blend.error,
+            "held_out": len(self.factors.predictions),
+            "comparisons": self.factors.comparisons,
             "ranks": self.factors.path,
         }
 
 
-def choose_refit(fit: CompletionFit, values: np.ndarray, choice: Choice) -> Refit | None:
-    """Factors on the entries that the path has learned from; None if the path held nothing out."""
-    if choice.held_out is None:
-        return None
-    entries = Entries(fit.pattern, values, choice.held_out)
-    features = _features(fit, ~choice.held_out) if choice.similarity > 0 else None
-    most = fit.options.effort.most_factors
-    most = min(most, fit.options.max_rank or most)
-    factors = choose_factors(entries, features, fit.options.effects, most, _late(fit))
+def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late: Deadline) -> FactorChoice:
+    """The setting and the number of factors that predict the held-out entries best."""
+    components = int(options.effort.more_components * options.n_similarity_components)
+    parts = _levels(entries, held_out)
+    levels = [[Split(observe(*part), components)] for part in parts]
+    most = min(options.effort.most_factors, options.max_rank or options.effort.most_factors)
+    search = Search(options.effects, options.similarity != 0, most, bool(options.clip))
+    chosen = choose_factors(levels, search, late)
+    few, best = None, chosen.best
+    if len(entries.values) > MANY:
+        sizes = [len(part[1]) for part in parts]
+        level = max(i for i, size in enumerate(sizes) if size <= MANY)
+        few = FewRows(*parts[level], chosen.levels[level].predictions)
+    path = [row for one in (*chosen.tried, *chosen.levels[1:]) for row in one.path]
+    return FactorChoice(
+        best.best[0].rank, best.setting, best.rmse, best.alone, path, best.predictions, best.best[0], few,
+        [one._asdict() for one in chosen.comparisons],
+    )  # fmt: skip
+
+
+def _levels(entries: Entries, held_out: np.ndarray) -> list[tuple[Entries, np.ndarray]]:
+    """The entries, and before them those of fewer and fewer rows."""
+    levels = [(entries, held_out)]
+    while len(levels[0][1]) > _FEW:
+        levels.insert(0, few_rows(*levels[0], 1 / _STEP))
+    return levels
+
+
+def blend_with(choice: FactorChoice, shrunk: np.ndarray | None, truth: np.ndarray, clip: bool) -> Blend:
+    """How much of the factors to take beside the predictions of a shrunk matrix, if there is one."""
     # Where values are far off, the squared loss of the shrunk matrix has followed them.
-    if choice.predictions is None or np.isfinite(factors.tails):
-        return Refit(factors, Blend(1.0, factors.rmse, 0.0))
-    truth, shrunk, refitted = values[choice.held_out], choice.predictions + fit.mean, factors.predictions
-    if fit.options.clip:
-        shrunk, refitted = (np.clip(part, values.min(), values.max()) for part in (shrunk, refitted))
-    return Refit(factors, choose_blend(shrunk, refitted, truth))
+    if shrunk is None or np.isfinite(choice.setting.tails):
+        return Blend(1.0, choice.rmse, 0.0)
+    low, high = (truth.min(), truth.max()) if clip else (-np.inf, np.inf)
+    return choose_blend(np.clip(shrunk, low, high), np.clip(choice.predictions, low, high), truth)
 
 
 def again_as(choices: dict[str, Any]) -> Refit | None:
@@ -80,31 +129,27 @@ def again_as(choices: dict[str, Any]) -> Refit | None:
     if choices["taken"] == "shrunk":
         return None
     errors, none = choices["rmse"], np.zeros(0)
-    rank, effects, similar = (choices[name] for name in ("n_factors", "effects", "similarity_of_factors"))
     tails = TAILS if choices["long_tails"] else np.inf
+    setting = Setting(choices["effects"], choices["similarity_of_factors"], tails)
     factors = FactorChoice(
-        rank, effects, similar, errors["factors"], none, errors["effects alone"], choices["ranks"], tails
-    )
+        choices["n_factors"], setting, errors["factors"], errors["effects alone"], choices["ranks"], none, None,
+        comparisons=choices.get("comparisons", []),
+    )  # fmt: skip
     return Refit(factors, Blend(choices["share_of_factors"], errors["taken"], choices["standard_error"]))
 
 
-def fit_refit(fit: CompletionFit, values: np.ndarray, chosen: Refit) -> tuple[Factors, PatternFeatures | None]:
-    """The factors of all entries."""
-    everything = np.ones(len(values), bool)
-    features = _features(fit, everything) if chosen.factors.similar else None
-    entries = Entries(fit.pattern, values, ~everything)
-    return fit_factors(entries, features, chosen.factors, _late(fit)), features
-
-
-def _features(fit: CompletionFit, known: np.ndarray) -> PatternFeatures | None:
-    weights = known.astype(fit.values.dtype)
-    components = int(fit.options.effort.more_components * fit.options.n_similarity_components)
-    similarity = find_similarity(fit.pattern, weights, components)
-    return None if similarity is None else pattern_features(similarity, entry_counts(fit.pattern, weights))
-
-
-def _late(fit: CompletionFit) -> Late:
-    """Whether Ctrl-C was pressed, or the time limit is over: the seconds of steps count, and those from now on."""
-    limit = np.inf if fit.options.time_limit is None else fit.options.time_limit
-    end = time.perf_counter() + limit - fit.seconds
-    return lambda: fit.interrupt.flag or time.perf_counter() > end
+def fit_refit(
+    entries: Entries, chosen: FactorChoice, options: Options, late: Deadline
+) -> tuple[Factors, PatternFeatures | None]:
+    """The factors of all entries, from those that were chosen or anew, and the features of their pattern."""
+    components = int(options.effort.more_components * options.n_similarity_components)
+    if chosen.start is not None:
+        levels: list[Observed] = [chosen.start.observed.all_learned()]
+    else:
+        levels = [observe(*part) for part in _levels(entries, np.zeros(len(entries.values), bool))]
+    factors = chosen.start
+    for observed in levels:
+        split = Split(observed, components)
+        factors = grown(split, chosen.setting, chosen.rank, factors, late)
+    assert factors is not None
+    return factors, split.features if chosen.setting.similarity else None

@@ -1,134 +1,235 @@
-"""How many factors, with effects or without, and how much of the shrunk matrix beside them: held-out entries decide."""
+"""How many factors, with effects or without, with features or without, which noise: held-out entries decide."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.estimators.matrix_completion.factors import Factors, Known, known_entries
-from bilevax.estimators.matrix_completion.similarity import PatternFeatures
-from bilevax.linalg.sparse import Pattern
+from bilevax.estimators.matrix_completion.deadline import Deadline
+from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.observed import Observed
+from bilevax.estimators.matrix_completion.similarity import PatternFeatures, features_of
 
-_GAIN = 1e-3  # the relative gain for which a larger rank is taken
+_GAIN = 1e-3  # the relative gain for which something else is taken, where few entries are held out
+_LEAST_GAIN = 2e-4  # the same where many are
 _PATIENCE = 3  # ranks in a row that may gain nothing
+_FIRST = 3  # factors after which settings that are clearly worse are given up
+_CLEARLY = 1e-2
 _LARGE = 200_000  # from so many entries on the rank grows by a quarter instead of by one
-_ROUGH, _FINE = 2e-2, 2e-3  # how far predictions may still move, in units of the noise
+_ROUGH, _FINAL, _FINE = 2e-2, 7e-3, 2e-3  # how far a sweep may still move predictions, in units of the noise
 TAILS = 4.0
 """Degrees of freedom of the noise where some values are far off."""
 _LIKELIER = 0.02  # the gain in log-likelihood per entry for which such a noise is taken
 _SHARES = np.linspace(0.0, 1.0, 11)
 
-Late = Callable[[], bool]
-
-
-class Entries(NamedTuple):
-    """The known entries of a matrix in their own units, and those of them that are held out."""
-
-    pattern: Pattern
-    values: np.ndarray
-    held_out: np.ndarray
-
-    def known(self, mean: float, all_of_them: bool = False) -> Known:
-        """What may be learned from, around a mean."""
-        chosen = np.ones(len(self.values), bool) if all_of_them else ~self.held_out
-        return known_entries(self.pattern, self.values - mean, chosen)
-
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rows and columns of the entries held out."""
-        rows, cols = np.asarray(self.pattern.rows), np.asarray(self.pattern.cols)
-        return rows[self.held_out], cols[self.held_out]
-
-
-class FactorChoice(NamedTuple):
-    """The rank that predicts held-out entries best."""
-
-    rank: int
-    effects: bool
-    similar: bool
-    rmse: float
-    predictions: np.ndarray
-    """Of the entries held out."""
-    alone: float
-    """The error of effects alone."""
-    path: list[dict[str, Any]]
-    tails: float = np.inf
-    """Degrees of freedom of the noise; infinite for a normal one."""
-    likelihood: np.ndarray = np.zeros(0)  # noqa: RUF009 - never changed
-    """The logarithm, for each entry held out."""
-
 
 class Setting(NamedTuple):
     """What one path of growing ranks assumes."""
 
-    features: PatternFeatures | None
     effects: bool
+    similarity: bool = False
+    """Whether features of the pattern are used."""
     tails: float = np.inf
+    """Degrees of freedom of the noise; infinite for a normal one."""
+
+    def words(self) -> str:
+        """What differs from effects, no features and normal noise."""
+        parts = {"no effects": not self.effects, "similarity": self.similarity, "long tails": np.isfinite(self.tails)}
+        return "".join(f", {name}" for name, here in parts.items() if here)
 
 
-def choose_factors(
-    entries: Entries, features: PatternFeatures | None, effects: bool, most: int, late: Late
-) -> FactorChoice:
-    """Grow the factors one by one; with effects and without, with features and without, where both are plausible.
+class Split:
+    """Entries with some of them held out, and the features of the pattern of the others once they are asked for."""
 
-    Noise with long tails is tried if some held-out entries are far off, and taken if all are clearly likelier with it.
+    def __init__(self, observed: Observed, components: int):
+        self.observed, self._components = observed, components
+
+    @cached_property
+    def features(self) -> PatternFeatures | None:
+        """None where the pattern says nothing."""
+        return features_of(self.observed, self._components)
+
+    def matrices(self, setting: Setting) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """The features of rows and of columns under this setting."""
+        if not setting.similarity or self.features is None:
+            return None, None
+        return self.features.rows.matrix, self.features.cols.matrix
+
+
+class Growth:
+    """Factors under one setting, grown step by step for each split; keeps those that predict held-out entries best."""
+
+    def __init__(self, splits: Sequence[Split], setting: Setting, late: Deadline, start: Sequence[Factors] = ()):
+        self.setting, self.late, self.splits = setting, late, splits
+        self.truth = np.concatenate([split.observed.held_out.values for split in splits])
+        self.gain = min(_GAIN, max(_LEAST_GAIN, 2 / len(self.truth)))
+        self.path: list[dict[str, Any]] = []
+        self.lowest, self.done, self._patience = np.inf, False, 1 if start else _PATIENCE
+        self._failed = self._stuck = 0
+        features = [split.matrices(setting) for split in splits]
+        self.factors = [
+            Factors(split.observed, given, setting.effects, setting.tails)
+            for split, given in zip(splits, features, strict=True)
+        ]
+        self._settle(20, _FINE)
+        self.alone = self.rmse
+        if start:
+            self.factors = [
+                one.move_to(split.observed, given) for one, split, given in zip(start, splits, features, strict=True)
+            ]
+            self._settle(30, _ROUGH)
+
+    def to(self, most: int) -> Growth:
+        """Grow until there are so many factors, or until more gain nothing."""
+        observed = self.splits[0].observed
+        most = min(most, *(n - 1 for n in observed.shape))
+        while not (self.done or self.late()) and self.rank < most:
+            before = self.rank
+            for one in self.factors:
+                one.grow(_more(before, most, len(observed.by_row.index)))
+            self._settle(30, _ROUGH)
+            self._stuck += self.rank <= before  # the data do not support one more
+            hopeless = self.rank == before == 0
+            self.done = hopeless or max(self._failed, self._stuck) >= self._patience
+        return self
+
+    @property
+    def rank(self) -> int:
+        """How many factors there are now; of several splits the most."""
+        return max(one.rank for one in self.factors)
+
+    def _settle(self, most: int, tol: float) -> None:
+        """Sweeps, then a comparison with the best so far."""
+        for one in self.factors:
+            one.go(most, tol, self.late)
+        predictions = np.concatenate([one.predict(*one.observed.held_out[:2]) for one in self.factors])
+        squares = (predictions - self.truth) ** 2
+        rmse, score = float(np.sqrt(squares.mean())), float(np.sqrt(_typical(squares, self.setting.tails)))
+        self.path.append({"rank": self.rank, **self.setting._asdict(), "rmse": rmse})
+        self.late.tell(f"{self.rank} factors{self.setting.words()}: held-out RMSE {rmse:.4g}")
+        if score < self.lowest * (1 - self.gain):
+            self.lowest, self._failed, self.rmse, self.predictions = score, 0, rmse, predictions
+            self.best = [one.copy() for one in self.factors]
+        else:
+            self._failed += 1
+
+    @property
+    def squares(self) -> np.ndarray:
+        """The squared errors of the best factors on held-out entries."""
+        return np.asarray((self.predictions - self.truth) ** 2)
+
+    def log_likelihood(self) -> np.ndarray:
+        """Of each held-out entry by the best factors: of a normal, or of Student's t distribution."""
+        parts = [one.observed for one in self.best]
+        variances = [one.noise * one.observed.scale**2 for one in self.best]
+        noise = np.repeat(variances, [len(part.held_out.values) for part in parts])
+        squares, tails = self.squares, self.setting.tails
+        if np.isinf(tails):
+            return np.asarray(-0.5 * (np.log(2 * np.pi * noise) + squares / noise))
+        constant = math.lgamma((tails + 1) / 2) - math.lgamma(tails / 2) - 0.5 * np.log(np.pi * tails * noise)
+        return np.asarray(constant - (tails + 1) / 2 * np.log1p(squares / (tails * noise)))
+
+
+class Comparison(NamedTuple):
+    """Two alternatives on the same held-out entries."""
+
+    choice: str
+    taken: str
+    rmse: float
+    other: str
+    other_rmse: float
+    standard_error: float
+    """Of the difference of both errors."""
+
+    @classmethod
+    def of(cls, choice: str, names: tuple[str, str], squares: tuple[np.ndarray, np.ndarray]) -> Comparison:
+        """The first alternative, which was taken, and the second by their squared errors."""
+        rmse, other = (float(np.sqrt(part.mean())) for part in squares)
+        error = float(np.std(squares[1] - squares[0]) / np.sqrt(len(squares[0])))
+        return cls(choice, names[0], rmse, names[1], other, error / max(rmse + other, 1e-300))
+
+
+class Chosen(NamedTuple):
+    """The setting that predicts held-out entries best, and how it was found."""
+
+    levels: list[Growth]
+    """With this setting: of few rows first, of all rows last."""
+    tried: list[Growth]
+    comparisons: list[Comparison]
+
+    @property
+    def best(self) -> Growth:
+        """With all rows."""
+        return self.levels[-1]
+
+
+class Search(NamedTuple):
+    """What may be chosen."""
+
+    effects: bool
+    similarity: bool
+    most_factors: int
+    on_a_scale: bool
+    """Whether values are on a scale, from 1 to 5 say, so that none is far off by error."""
+
+
+def choose_factors(levels: Sequence[Sequence[Split]], search: Search, late: Deadline) -> Chosen:
+    """The setting, and the factors under it.
+
+    The first level is the whole matrix, or few of its rows if it is large: they choose the setting. Each further level
+    has more rows, begins with the columns of the level before, and grows more factors if it supports them.
     """
-    if features is not None:  # a few factors tell whether features help
-        plain, helped = (_follow(entries, Setting(f, effects), min(3, most), late) for f in (None, features))
-        features = features if helped.rmse < plain.rmse * (1 - _GAIN) else None
-    tried = [_follow(entries, Setting(features, effects), most, late)]
-    truth = entries.values[entries.held_out]
-    if effects and tried[0].alone > 0.9 * float(np.sqrt(np.mean(truth**2))):  # effects explain little
-        tried.append(_follow(entries, Setting(features, False), most, late))
-    best = min(tried, key=lambda one: one.rmse)
-    if best.rmse > 1e-6 * float(np.std(truth)) and _far_off(best.predictions - truth):
-        robust = _follow(entries, Setting(features, best.effects, TAILS), most, late)
-        tried.append(robust)
-        gains = robust.likelihood - best.likelihood
-        if gains.mean() > max(_LIKELIER, 2 * gains.std() / np.sqrt(len(gains))):
-            best = robust
-    return best._replace(path=[row for one in tried for row in one.path], alone=tried[0].alone)
+    found = _choose_setting(levels[0], search, late)
+    for splits in levels[1:]:
+        before = found.best
+        found.levels.append(Growth(splits, before.setting, late, before.best).to(search.most_factors))
+    return found
+
+
+def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> Chosen:
+    """A few factors tell which settings are clearly worse.
+
+    Noise with long tails is tried if some held-out entries are far off, and taken if all are clearly likelier with it;
+    on a scale it has to predict better.
+    """
+    best = Growth(splits, Setting(search.effects), late).to(_FIRST)
+    tried, comparisons = [best], []
+
+    def compare(choice: str, other: Growth, taken: bool, names: tuple[str, str]) -> Growth:
+        """Remember both and return the better one; the first name is that of the one so far."""
+        tried.append(other)
+        pair = (other, best) if taken else (best, other)
+        comparisons.append(Comparison.of(choice, names[::-1] if taken else names, (pair[0].squares, pair[1].squares)))
+        return pair[0]
+
+    if search.similarity and all(split.features is not None for split in splits):
+        similar = Growth(splits, Setting(search.effects, True), late).to(_FIRST)
+        best = compare("similarity", similar, similar.rmse < best.rmse * (1 - best.gain), ("no", "yes"))
+    if search.effects and best.alone > 0.9 * float(np.sqrt(np.mean(best.truth**2))):  # effects explain little
+        without = Growth(splits, best.setting._replace(effects=False), late).to(_FIRST)
+        if without.rmse < (1 + _CLEARLY) * best.rmse:
+            without.to(search.most_factors)
+        if best.rmse < (1 + _CLEARLY) * without.rmse:
+            best.to(search.most_factors)
+        best = compare("effects", without, without.rmse < best.rmse, ("yes", "no"))
+    best.to(search.most_factors)
+    if best.rmse > 1e-6 * float(np.std(best.truth)) and _far_off(best.predictions - best.truth):
+        robust = Growth(splits, best.setting._replace(tails=TAILS), late).to(search.most_factors)
+        gains = robust.log_likelihood() - best.log_likelihood()
+        likelier = gains.mean() > max(_LIKELIER, 2 * gains.std() / np.sqrt(len(gains)))
+        taken = likelier and (robust.rmse < best.rmse * (1 - best.gain) or not search.on_a_scale)
+        best = compare("noise", robust, bool(taken), ("normal", "long tails"))
+    return Chosen([best], tried, comparisons)
 
 
 def _far_off(errors: np.ndarray) -> bool:
     """Whether the kurtosis is above that of a normal distribution by a third."""
     squares = errors**2
     return bool(np.mean(squares**2) > 4 * np.mean(squares) ** 2)
-
-
-def _follow(entries: Entries, setting: Setting, most: int, late: Late) -> FactorChoice:
-    mean = _mean(entries.values[~entries.held_out], setting.effects)
-    rows, cols = entries.places()
-    truth = entries.values[entries.held_out]
-    factors = _without_factors(entries.known(mean), entries.pattern.shape, setting, late)
-    path: list[dict[str, Any]] = []
-    best: FactorChoice | None = None
-    lowest = np.inf
-    most, failed, stuck = min(most, *(n - 1 for n in entries.pattern.shape)), 0, 0
-    while True:
-        predictions = mean + factors.predict(rows, cols)
-        squares = (predictions - truth) ** 2
-        rmse, score = float(np.sqrt(squares.mean())), float(np.sqrt(_typical(squares, setting.tails)))
-        similar = setting.features is not None
-        words = {"effects": setting.effects, "similarity": similar, "tails": setting.tails}
-        path.append({"rank": factors.rank, **words, "rmse": rmse})
-        if best is None or score < lowest * (1 - _GAIN):
-            likelihood = _log_likelihood(squares, factors.noise, setting.tails)
-            best = FactorChoice(
-                factors.rank, setting.effects, similar, rmse, predictions, path[0]["rmse"], path,
-                setting.tails, likelihood,
-            )  # fmt: skip
-            failed, lowest = 0, score
-        else:
-            failed += 1
-        before = factors.rank
-        if before >= most or max(failed, stuck) >= _PATIENCE or late():
-            return best
-        factors.grow(_more(before, most, len(entries.values)))
-        factors.go(30, _ROUGH, late)
-        stuck += factors.rank <= before  # the data do not support one more
 
 
 def _typical(squares: np.ndarray, tails: float) -> float:
@@ -139,43 +240,25 @@ def _typical(squares: np.ndarray, tails: float) -> float:
     return float(np.partition(squares, kept - 1)[:kept].mean())
 
 
-def _log_likelihood(squares: np.ndarray, noise: float, tails: float) -> np.ndarray:
-    """Up to a constant: of a normal distribution, or of Student's t."""
-    if np.isinf(tails):
-        return -0.5 * (np.log(2 * np.pi * noise) + squares / noise)
-    constant = math.lgamma((tails + 1) / 2) - math.lgamma(tails / 2) - 0.5 * np.log(np.pi * tails * noise)
-    return np.asarray(constant - (tails + 1) / 2 * np.log1p(squares / (tails * noise)))
-
-
-def fit_factors(entries: Entries, features: PatternFeatures | None, choice: FactorChoice, late: Late) -> Factors:
-    """The factors of all entries, grown to the rank that was chosen."""
-    mean = _mean(entries.values, choice.effects)
-    setting = Setting(features, choice.effects, choice.tails)
-    factors = _without_factors(entries.known(mean, True), entries.pattern.shape, setting, late)
-    factors.mean = mean
-    while factors.rank < choice.rank and not late():
-        before = factors.rank
-        factors.grow(_more(before, choice.rank, len(entries.values)))
-        factors.go(30, _ROUGH, late)
-        if factors.rank <= before:
-            break
-    factors.go(200, _FINE, late)
-    return factors
-
-
-def _mean(values: np.ndarray, effects: bool) -> float:
-    return float(values.mean()) if effects else 0.0
-
-
 def _more(rank: int, most: int, entries: int) -> int:
     return min(max(1, rank // 4 if entries >= _LARGE else 1), most - rank)
 
 
-def _without_factors(known: Known, shape: tuple[int, int], setting: Setting, late: Late) -> Factors:
-    features = setting.features
-    given = (None, None) if features is None else (features.rows.matrix, features.cols.matrix)
-    factors = Factors(known, shape, given, setting.effects, setting.tails)
-    factors.go(20, _FINE, late)
+def grown(split: Split, setting: Setting, rank: int, start: Factors | None, late: Deadline) -> Factors:
+    """The factors of all entries, from a start or from the beginning."""
+    features = split.matrices(setting)
+    factors = Factors(split.observed, features, setting.effects, setting.tails)
+    if start is not None:
+        factors = start.move_to(split.observed, features)
+    else:
+        factors.go(20, _FINE, late)
+    while factors.rank < rank and not late():
+        before = factors.rank
+        factors.grow(_more(before, rank, split.observed.count))
+        factors.go(30, _ROUGH, late)
+        if factors.rank <= before:
+            break
+    factors.go(200, _FINAL, late)
     return factors
 
 

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.estimators.matrix_completion.options import Options
 from bilevax.linalg import low_rank
+from bilevax.linalg.low_rank import Operator
 from bilevax.linalg.sparse import Pattern
 from bilevax.sets import AxisWeights
 
@@ -21,15 +23,26 @@ class Similarity(NamedTuple):
 
 
 def find_similarity(pattern: Pattern, weights: np.ndarray, components: int) -> Similarity | None:
-    """The triplets of the pattern, its rows and columns divided by the fourth root of their counts.
+    """The similarity of the rows and columns of a pattern, whose entries have these weights."""
+    return leading_similarity(pattern.operator(weights), entry_counts(pattern, weights), components, float)
+
+
+def leading_similarity(
+    counted: Operator, counts: tuple[np.ndarray, np.ndarray], components: int, dtype: Any
+) -> Similarity | None:
+    """The singular triplets of the pattern, its rows and columns divided by the fourth root of their counts.
 
     None where there is nothing to learn: a full matrix has one direction only, which says how full it is.
     """
-    if components < 2 or min(pattern.shape) < 3:
+    if components < 2 or min(counted.shape) < 3:
         return None
-    by_row, by_col = (damped(counts) for counts in entry_counts(pattern, weights))
-    operator = pattern.operator(pattern.scaled(weights, by_row, by_col))
-    triplets = Similarity(*low_rank.leading(operator, min(components, min(pattern.shape) - 1)))
+    by_row, by_col = (damped(count).astype(dtype)[:, None] for count in counts)
+    operator = Operator(
+        counted.shape,
+        lambda block: by_row * counted.matvec(by_col * block),
+        lambda block: by_col * counted.rmatvec(by_row * block),
+    )
+    triplets = Similarity(*low_rank.leading(operator, min(components, min(counted.shape) - 1), dtype=dtype))
     rank = int(np.sum(triplets.values > 1e-2 * triplets.values[0]))
     if rank < 2:
         return None
@@ -59,7 +72,9 @@ class PatternFeatures(NamedTuple):
     similarity: Similarity
 
 
-def pattern_features(similarity: Similarity, counts: tuple[np.ndarray, np.ndarray]) -> PatternFeatures:
+def pattern_features(
+    similarity: Similarity, counts: tuple[np.ndarray, np.ndarray], dtype: Any = float
+) -> PatternFeatures:
     """Features from the singular vectors of the pattern; those of large singular values count more."""
     found = []
     for vectors, count in zip((similarity.rows, similarity.cols), counts, strict=True):
@@ -67,8 +82,16 @@ def pattern_features(similarity: Similarity, counts: tuple[np.ndarray, np.ndarra
         logs = np.log(count + 1.0)
         centre, width = float(logs.mean()), float(logs.std()) or 1.0
         columns = [vectors * scales, ((logs - centre) / width)[:, None], np.ones((len(logs), 1))]
-        found.append(AxisFeatures(np.hstack(columns).astype(float), scales, centre, width))
+        found.append(AxisFeatures(np.hstack(columns).astype(dtype), scales, centre, width))
     return PatternFeatures(found[0], found[1], similarity)
+
+
+def features_of(observed: Observed, components: int) -> PatternFeatures | None:
+    """The features of the entries to learn from; None where their pattern says nothing."""
+    counts = observed.by_row.counts(), observed.by_col.counts()
+    # Single precision is plenty for features, and half of the time and memory.
+    similarity = leading_similarity(observed.operator(*observed.ones(np.float32)), counts, components, np.float32)
+    return None if similarity is None else pattern_features(similarity, counts, observed.dtype)
 
 
 def place_in_pattern(cols: np.ndarray, col_counts: np.ndarray, components: np.ndarray) -> np.ndarray:

@@ -1,0 +1,110 @@
+"""The known entries sorted by row and by column, each value once for each order and no other copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.linalg.low_rank import Operator
+from bilevax.linalg.row_ridges import Lines
+from bilevax.linalg.sparse import row_blocks
+
+_SINGLE = 2_000_000  # from so many entries on values and factors are kept in single precision
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Entries to learn from and entries held out; those held out are the last ones of each row and column.
+
+    Values are kept as `(value - centre) / scale`, so that nothing depends on their unit.
+    """
+
+    by_row: Lines
+    by_col: Lines
+    centre: float
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return len(self.by_row.starts), len(self.by_col.starts)
+
+    @property
+    def dtype(self) -> Any:
+        """Of values and factors."""
+        return self.by_row.values.dtype
+
+    @cached_property
+    def count(self) -> int:
+        """How many entries there are to learn from."""
+        return int(self.by_row.counts().sum())
+
+    @cached_property
+    def held_out(self) -> Entries:
+        """The entries held out, in their own units, sorted by row and then by column."""
+        lines = self.by_row
+        rows = np.repeat(np.arange(len(lines.starts), dtype=np.int32), lines.ends - lines.middles)
+        at = lines.held_out()
+        return Entries(rows, lines.index[at], self.centre + self.scale * lines.values[at].astype(float), self.shape)
+
+    def operator(self, by_row: np.ndarray, by_col: np.ndarray) -> Operator:
+        """The sparse matrix whose entries are given in both orders, by its products."""
+        forth, back = (
+            row_blocks(np.append(lines.starts, lines.ends[-1:]), lines.index, values, shape)
+            for lines, values, shape in ((self.by_row, by_row, self.shape), (self.by_col, by_col, self.shape[::-1]))
+        )
+        return Operator(self.shape, forth.matvec, back.matvec)
+
+    def ones(self, dtype: Any) -> list[np.ndarray]:
+        """One for each entry to learn from and zero for those held out, in both orders."""
+        found = []
+        for lines in (self.by_row, self.by_col):
+            found.append(np.ones(len(lines.index), dtype))
+            found[-1][lines.held_out()] = 0
+        return found
+
+    def all_learned(self) -> Observed:
+        """The same entries with none held out; they share their memory."""
+        rows, cols = (replace(lines, middles=lines.ends) for lines in (self.by_row, self.by_col))
+        return replace(self, by_row=rows, by_col=cols)
+
+
+def observe(entries: Entries, held_out: np.ndarray) -> Observed:
+    """Sort entries both ways; `held_out` says for each whether it is held out."""
+    values = entries.values
+    centre, scale = float(values.mean()), float(values.std()) or 1.0
+    dtype = np.float32 if len(values) >= _SINGLE else np.float64
+    scaled = ((values - centre) / scale).astype(dtype)
+    rows, cols = entries.rows, entries.cols
+    return Observed(
+        _lines(rows, cols, scaled, held_out, entries.shape),
+        _lines(cols, rows, scaled, held_out, entries.shape[::-1]),
+        centre,
+        scale,
+    )
+
+
+def few_rows(entries: Entries, held_out: np.ndarray, share: float) -> tuple[Entries, np.ndarray]:
+    """The entries of a random share of the rows, or of the columns if there are more of them."""
+    axis = int(entries.shape[1] > entries.shape[0])
+    chosen = np.random.default_rng(0).random(entries.shape[axis]) < share
+    keep = chosen[entries[axis]]
+    new = np.cumsum(chosen, dtype=np.int32) - 1
+    places = [part[keep] for part in entries[:2]]
+    places[axis] = new[places[axis]]
+    shape = list(entries.shape)
+    shape[axis] = max(int(chosen.sum()), 1)
+    return Entries(places[0], places[1], entries.values[keep], (shape[0], shape[1])), held_out[keep]
+
+
+def _lines(own: np.ndarray, other: np.ndarray, values: np.ndarray, held_out: np.ndarray, shape: Any) -> Lines:
+    # Two rows for each one, the second with what is held out: scipy then sorts both apart in linear time.
+    doubled = 2 * own.astype(np.int32) + held_out
+    matrix = scipy.sparse.coo_matrix((values, (doubled, other)), shape=(2 * shape[0], shape[1])).tocsr()
+    starts, middles, ends = (np.ascontiguousarray(matrix.indptr[a:b:2]) for a, b in ((0, -1), (1, None), (2, None)))
+    return Lines(starts, middles, ends, matrix.indices, matrix.data)
