@@ -31,7 +31,8 @@ import scipy.sparse.linalg
 
 import bilevax as bx
 from bilevax.drawing.tables import markdown
-from bilevax.linalg.sparse import _compiled_dots, sorted_pattern
+from bilevax.linalg.row_blocks import _compiled_dots
+from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.problems.completion import synthetic
 from bilevax.runs import run_directory

@@ -12,7 +12,7 @@ import numpy as np
 
 from bilevax.estimators import MatrixCompletion, effects_only
 from bilevax.estimators.matrix_completion import estimator
-from bilevax.estimators.matrix_completion.effects import at
+from bilevax.estimators.matrix_completion.entries import at
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 
 
@@ -26,8 +26,9 @@ class WithLowerLevel(MatrixCompletion):
         self.lower = lower
         return self
 
-    def _learn(self, entries, options):
-        super()._learn(entries, options._replace(lower=replace(options.lower, **self.lower)))
+    def _options(self):
+        options = super()._options()
+        return options._replace(lower={**options.lower, **self.lower})
 
 
 class SplitFit(CompletionFit):

@@ -5,7 +5,7 @@ import pytest
 
 from bilevax.estimators import MatrixCompletion, load
 from bilevax.estimators.matrix_completion import refit, selection
-from bilevax.estimators.matrix_completion.effects import effects_only
+from bilevax.estimators.matrix_completion.baseline import effects_only
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.observed import observe
 from bilevax.estimators.matrix_completion.selection import Blend

@@ -71,8 +71,12 @@ def test_effects_are_the_ridge_regression_of_a_dense_solver():
     design[np.arange(len(values)), rows] = design[np.arange(len(values)), SHAPE[0] + cols] = 1
     mean = values.mean()
     best = np.linalg.solve(design.T @ design + 5 * np.eye(sum(SHAPE)), design.T @ (values - mean))
-    found = effects_only(rows, cols, values)
+    found = effects_only(rows, cols, values, ridge=5.0)
     np.testing.assert_allclose(np.concatenate([found.rows, found.cols]), best, atol=2e-3)
+    # Estimated ridges are close to noise over the variance of the effects; what is low rank is noise here.
+    estimated = effects_only(rows, cols, values).ridges
+    noise = np.var(NOISY - 3) - 2 * 0.5**2
+    assert all(0.5 < ridge / (noise / 0.5**2) < 2 for ridge in estimated)
 
 
 def test_all_forms_of_input_are_one():
@@ -88,6 +92,7 @@ def test_all_forms_of_input_are_one():
 def test_it_ends_at_the_solution_of_the_joint_problem():
     """Against alternating exact steps in numpy: least squares with ridge effects and a bounded nuclear norm."""
     options = {"radius": 40.0, "similarity": 0.0, "weighted": False, "dtype": "float64", "tol": 1e-12, "max_steps": 400}
+    options["ridge"] = 5.0
     model = MatrixCompletion(**options, max_rank=None, clip=False).fit(TRIPLE)
     residual = np.where(SEEN, model.complete() - NOISY, 0.0)
     counts = SEEN.sum(axis=1), SEEN.sum(axis=0)

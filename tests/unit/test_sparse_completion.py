@@ -8,7 +8,7 @@ import pytest
 from small_completion import COLS, OBSERVED, ROWS, M, P, Q, sides
 
 import bilevax as bx
-from bilevax.linalg import low_rank, sparse
+from bilevax.linalg import low_rank, row_blocks
 from bilevax.linalg.sparse import sorted_pattern
 from bilevax.problems import matrix_completion, sparse_completion
 from bilevax.sets.sampled import AxisWeights, Sampled, SampledNuclearBall, Term
@@ -119,12 +119,12 @@ def test_products_of_many_entries_do_not_depend_on_how_they_are_divided(monkeypa
     known, _ = sorted_pattern(ROWS, COLS, (P, Q))
     values, right, left = rng.standard_normal(known.size), rng.standard_normal((Q, 4)), rng.standard_normal((P, 4))
     whole, sampled = known.matrix(values).toarray(), known.sample(left, right)
-    monkeypatch.setattr(sparse, "PARALLEL", 10)
+    monkeypatch.setattr(row_blocks, "PARALLEL", 10)
     divided = known.operator(values)
     np.testing.assert_allclose(divided.matvec(right), whole @ right)
     np.testing.assert_allclose(divided.rmatvec(left), whole.T @ left)
     np.testing.assert_array_equal(known.sample(left, right), sampled)
-    monkeypatch.setattr(sparse, "_compiled_dots", lambda: None)  # as without numba
+    monkeypatch.setattr(row_blocks, "_compiled_dots", lambda: None)  # as without numba
     np.testing.assert_allclose(known.sample(left, right), sampled)
 
 

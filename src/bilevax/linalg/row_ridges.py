@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.linalg.sparse import PARALLEL, side_by_side
+from bilevax.linalg.row_blocks import PARALLEL, side_by_side
 
 _BLOCKS = 8  # of rows, on any machine: the sums depend on them in the last digits
 _CHUNK = 1024  # entries of a row that are multiplied at once

@@ -17,8 +17,9 @@ from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
 from bilevax.runs.audit import Audit, audit
 from bilevax.runs.certificate import Certificate
-from bilevax.runs.clock import Clock, Interrupt
+from bilevax.runs.clock import Clock
 from bilevax.runs.divergence import growing
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.plan import Plan
 from bilevax.runs.progress import Progress
 from bilevax.runs.result import Result

@@ -10,7 +10,8 @@ from jaxtyping import Array, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, chunks, oracle_checks
-from bilevax.runs.clock import CompileTime, Interrupt
+from bilevax.runs.clock import CompileTime
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import Metrics, Plan, make_plan
 from bilevax.runs.result import Result

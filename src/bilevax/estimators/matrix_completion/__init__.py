@@ -1,6 +1,6 @@
 """Matrix completion. `fit` passes through entries, options, path, fit (with effects and similarity), estimator."""
 
-from bilevax.estimators.matrix_completion.effects import effects_only
+from bilevax.estimators.matrix_completion.baseline import effects_only
 from bilevax.estimators.matrix_completion.estimator import MatrixCompletion
 from bilevax.estimators.matrix_completion.model_file import load
 

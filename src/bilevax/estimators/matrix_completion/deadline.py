@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from bilevax.runs.clock import Interrupt
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status, Stop
 
 

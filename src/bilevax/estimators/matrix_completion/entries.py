@@ -69,20 +69,62 @@ def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | No
         raise ValueError(f"MatrixCompletion: values must be a vector of numbers, got {values.dtype}{values.shape}.")
     if not len(values):
         raise ValueError("MatrixCompletion: there is no observed entry.")
-    values = values.astype(float)
+    values = values.astype(float, copy=False)
     rows, cols = indices("rows", rows, len(values)), indices("cols", cols, len(values))
-    if not np.all(np.isfinite(values)):
+    if not np.isfinite(values.sum()) and not np.all(np.isfinite(values)):
         first = int(np.nonzero(~np.isfinite(values))[0][0])
         raise ValueError(f"MatrixCompletion: the value at position {first} is {values[first]}; leave such entries out.")
     if min(rows.min(), cols.min()) < 0:
         raise ValueError("MatrixCompletion: rows and cols are counted from zero, got a negative one.")
     size = (int(rows.max()) + 1, int(cols.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
-    flat = rows.astype(np.int64) * size[1] + cols
+    return _sorted(Entries(rows, cols, values, size))
+
+
+def _sorted(entries: Entries) -> Entries:
+    """The entries by row and then by column, none twice; those that are so already keep their memory."""
+    rows, cols, values, shape = entries
+    if _increasing(rows, cols):
+        return entries
+    matrix = scipy.sparse.coo_matrix((values, (rows, cols)), shape).tocsr()  # in linear time
+    if matrix.nnz == len(values):
+        counts = np.diff(matrix.indptr)
+        return Entries(np.repeat(np.arange(shape[0], dtype=np.int32), counts), matrix.indices, matrix.data, shape)
+    flat = rows.astype(np.int64) * shape[1] + cols
     order = np.argsort(flat, kind="stable")
     last = np.append(flat[order][1:] != flat[order][:-1], True)
-    if not last.all():
-        warnings.warn(
-            f"{int(np.sum(~last))} entries are given more than once; the last value of each is kept.", stacklevel=4
-        )
+    warnings.warn(
+        f"{int(np.sum(~last))} entries are given more than once; the last value of each is kept.", stacklevel=6
+    )
     keep = order[last]
-    return Entries(rows[keep], cols[keep], values[keep], size)
+    return Entries(rows[keep], cols[keep], values[keep], shape)
+
+
+def _increasing(rows: np.ndarray, cols: np.ndarray, chunk: int = 1 << 20) -> bool:
+    for begin in range(0, len(rows) - 1, chunk):
+        r, c = rows[begin : begin + chunk + 1], cols[begin : begin + chunk + 1]
+        if not np.all((r[1:] > r[:-1]) | ((r[1:] == r[:-1]) & (c[1:] > c[:-1]))):
+            return False
+    return True
+
+
+def at(effects: np.ndarray, index: Any) -> np.ndarray:
+    """The numbers at these places, zero where there are none."""
+    index = np.asarray(index)
+    known = (index >= 0) & (index < len(effects))
+    values = np.zeros(index.shape, effects.dtype)
+    values[known] = effects[index[known]]
+    return values
+
+
+def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
+    """Refuse values whose squares overflow."""
+    with np.errstate(over="ignore"):
+        mean = float(values.mean())
+        largest = max(abs(float(values.min()) - mean), abs(float(values.max()) - mean))
+    # Half the exponent for the square, and room for sums over all entries.
+    if not largest < 1e-6 * np.sqrt(float(np.finfo(dtype).max)):
+        wider = ", or use dtype='float64'" if dtype == np.float32 else ""
+        raise ValueError(
+            f"MatrixCompletion: values of size {largest:.3g} are too large for {dtype}, in which their squares "
+            f"overflow; divide them by a constant{wider}."
+        )

@@ -7,24 +7,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevax.estimators.matrix_completion import entries as forms
-from bilevax.estimators.matrix_completion.effects import at
-from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.entries import Entries, at
 from bilevax.estimators.matrix_completion.learning import Start, learn
 from bilevax.estimators.matrix_completion.new_rows import Shrunk, place
-from bilevax.estimators.matrix_completion.options import options_of
+from bilevax.estimators.matrix_completion.options import Options, options_of
 from bilevax.estimators.matrix_completion.refit import again_as
 from bilevax.estimators.matrix_completion.result import attributes_of
 from bilevax.estimators.matrix_completion.summary import describe
 from bilevax.linalg.blas import one_blas_thread
-from bilevax.linalg.sparse import sample
-from bilevax.runs.clock import Interrupt
+from bilevax.linalg.row_blocks import sample
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status
 
 
@@ -43,7 +41,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             rate the same items have similar tastes); 0 turns it off, "auto" lets held-out entries choose 0 or 2.
         n_similarity_components: how many singular vectors describe the similarity.
         effects: fit one number for each row and each column.
-        ridge: of the effects, in units of one observation.
+        ridge: of the effects, in units of one observation; "auto" estimates one for rows and one for columns.
         denoise: weight `lambda1` of the pseudo-Huber regularizer of the lower level; 0 leaves the values as they are.
         coupling: weight `lambda2` that ties the denoised values to the matrix.
         delta: scale of the pseudo-Huber regularizer.
@@ -92,7 +90,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         similarity: float | str = "auto",
         n_similarity_components: int = 60,
         effects: bool = True,
-        ridge: float = 5.0,
+        ridge: float | str = "auto",
         denoise: float = 0.0,
         coupling: float = 0.05,
         delta: float = 0.9,
@@ -164,15 +162,19 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "left_")
         return self._learn(X, y, self._start(None))
 
+    def _options(self) -> Options:
+        return options_of(self)
+
     def _start(self, shrunk: Shrunk | None) -> Start:
-        return Start(shrunk, self.radius_, self.similarity_, again_as(self.choices_))
+        return Start(shrunk, self.radius_, self.similarity_, again_as(self.choices_), self.ridges_)
 
     def _learn(self, X: Any, y: Any, start: Start | None) -> MatrixCompletion:
-        options = options_of(self)
+        options = self._options()
         entries = self._entries(X, y)
+        forms.check_range(entries.values, np.dtype(self.dtype))
         options = options._replace(clip=forms.has_ends(entries.values) if options.clip is None else options.clip)
         began = time.perf_counter()
-        with jax.enable_x64(self.dtype == "float64"), one_blas_thread(), Interrupt() as interrupt:
+        with one_blas_thread(), Interrupt() as interrupt:
             learned = learn(entries, options, interrupt, start)
             for name, value in attributes_of(learned).items():
                 setattr(self, name, value)

@@ -16,8 +16,8 @@ import numpy as np
 
 from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.linalg import low_rank
+from bilevax.linalg.row_blocks import sample
 from bilevax.linalg.row_ridges import Lines, Regression, Summary, Weighting, residuals, solve_rows
-from bilevax.linalg.sparse import sample
 
 _NODE_DISTANCE = 1.0  # between the logarithms of counts for which posterior covariances are computed
 _TINY = 1e-12
@@ -155,6 +155,8 @@ class Factors:
         self.mean = 0.0 if effects else -observed.centre / observed.scale
         self.noise, self.unknown = (1.0, 0.0) if effects else (1.0 + self.mean**2, 0.0)
         self.least = 1e-14 * self.noise
+        self.fixed_ridge: float | None = None
+        """The ridge of all rows and columns, where it is not to be estimated."""
         self._shares: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -174,6 +176,12 @@ class Factors:
         product = sample(rows, cols, np.ascontiguousarray(left[:, :-1]), np.ascontiguousarray(right[:, :-1]))
         inside = self.mean + product.astype(float) + left[rows, -1] + right[cols, -1]
         return np.asarray(self.observed.centre + self.observed.scale * inside)
+
+    def ridges(self) -> tuple[float, float]:
+        """Of the effects of rows and of columns, in units of one observation."""
+        if self.fixed_ridge is not None:
+            return self.fixed_ridge, self.fixed_ridge
+        return float(self.noise * self.rows.precision[-1]), float(self.noise * self.cols.precision[-1])
 
     def in_units(self) -> tuple[float, np.ndarray, np.ndarray]:
         """The mean, rows and columns whose effects and products are in the units of the values."""
@@ -232,6 +240,8 @@ class Factors:
     def _solve(self, own: Axis, other: Axis, lines: Lines, shares: np.ndarray) -> Summary:
         design, doubt = other.design(self.effects)
         ridge = np.maximum(self.noise * own.precision, _TINY * self.noise)
+        if self.fixed_ridge is not None:
+            ridge, doubt = np.full(len(ridge), self.fixed_ridge), np.zeros_like(doubt)
         regression = Regression(design, self._offset(other), ridge, shares, doubt, self._weighting)
         own.factors, summary = solve_rows(lines, regression, own.factors, own.centre)
         own.learn_prior(other.second_moment(design) + other.mean_doubt(doubt), self.noise)

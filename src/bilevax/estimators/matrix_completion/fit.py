@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ import numpy as np
 
 from bilevax.estimators.matrix_completion.effects import Effects
 from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.norm import axis_weights, entry_counts
 from bilevax.estimators.matrix_completion.options import Options
-from bilevax.estimators.matrix_completion.similarity import Similarity, axis_weights, find_similarity
+from bilevax.estimators.matrix_completion.similarity import Similarity, leading_similarity
 from bilevax.problems import sparse_completion
-from bilevax.runs.clock import Interrupt
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import make_plan
 from bilevax.runs.progress import Progress
@@ -24,7 +25,7 @@ from bilevax.sets.sampled import Sampled, Term
 from bilevax.solvers import BlockIBCG
 
 # A radius is done when the error on held-out entries is known to a share of itself, or of its distance to the best one.
-_SETTLED, _SHARE = 1e-3, 0.1
+_SETTLED, _SHARE = 5e-4, 0.1
 _EXACT, _INSIDE = 0.01, 0.01  # the training error as a share of the held-out one; the distance to the sphere
 
 
@@ -35,12 +36,12 @@ class CompletionFit:
     """
 
     def __init__(self, entries: Entries, options: Options, interrupt: Interrupt):
-        self.options, self.interrupt = options, interrupt
+        assert options.ridges is not None, "the caller estimates them"
+        self.options, self.interrupt, self.ridges = options, interrupt, options.ridges
         self.mean = float(entries.values.mean())
         centred = entries.values - self.mean
-        _check_range(centred, np.dtype(options.dtype))
         self.problem, _ = sparse_completion(
-            entries.rows, entries.cols, centred, 1.0, shape=entries.shape, **asdict(options.lower)
+            entries.rows, entries.cols, centred, 1.0, shape=entries.shape, **options.lower
         )
         assert isinstance(self.problem.domain, SampledNuclearBall)
         self.pattern = self.problem.domain.pattern
@@ -67,13 +68,16 @@ class CompletionFit:
         mask, count = jnp.asarray(self.mask), jnp.asarray(max(self.mask.sum(), 1.0), self.values.dtype)
         self.count = float(count)
         components = self.options.n_similarity_components
-        self.similarity = find_similarity(self.pattern, self.mask, components) if strength > 0 else None
+        self.similarity = None
+        if strength > 0:
+            counts = entry_counts(self.pattern, self.mask)
+            self.similarity = leading_similarity(self.pattern.operator(self.mask), counts, components, np.float32)
         self.weights = axis_weights(self.pattern, self.mask, self.options, strength, self.similarity)
         self.problem = replace(
             self.problem, data={**self.problem.data, "omega1": mask, "omega2": mask, "count1": count}
         )
         self.set_radius(self.radius)
-        before, self.effects = self.effects, Effects(self.pattern, self.mask, self.options.ridge)
+        before, self.effects = self.effects, Effects(self.pattern, self.mask, self.ridges)
         if before is not None:
             self.effects.move_to(before.rows, before.cols)
         if x is None:
@@ -87,7 +91,7 @@ class CompletionFit:
 
     def start_from(self, left: np.ndarray, right: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
         """Begin where an earlier fit ended."""
-        self.effects = Effects(self.pattern, np.ones_like(self.values), self.options.ridge)
+        self.effects = Effects(self.pattern, np.ones_like(self.values), self.ridges)
         self.effects.move_to(rows, cols)
         self._begin_at(Sampled(jnp.asarray(self.pattern.sample(left, right)), (Term(1.0, left, right),)))
 
@@ -133,16 +137,14 @@ class CompletionFit:
             self.run.progress = Progress(self.options.max_steps, f"radius {self.radius:.4g}", begin=self.run.k)
         rules = [_settled(self.run.k, self.options.tol)]
         if self.held_out.any():
-            rules = [_settled(self.run.k, 0.1 * self.options.tol), *_chosen_by(self.run.k, best)]
+            rules = [_settled(self.run.k, 0.1 * self.options.tol), *_chosen_by(self.run.k, self.held_out_rmse(), best)]
         stop = self.run.go(self.options.max_steps, rules)
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
         return stop
 
     def finish(self, radius: float, strength: float) -> Stop:
-        """Learn from all entries, at this radius; a radius of zero asks for the effects alone."""
+        """Learn from all entries, at this radius."""
         self.observe(np.zeros(self.pattern.size, bool), strength)
-        if radius == 0:
-            return Stop(Status.STALLED, "no shrunk matrix was asked for")
         self.set_radius(radius)
         stop = self.go()
         self.say(f"all {self.pattern.size} entries, rank {self.rank}")
@@ -229,17 +231,6 @@ class CompletionFit:
         return int(self.state.basis.rank)
 
 
-def _check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
-    largest = float(np.abs(values).max())
-    # Half the exponent for the square, and room for sums over all entries.
-    if not largest < 1e-6 * np.sqrt(float(np.finfo(dtype).max)):
-        wider = ", or use dtype='float64'" if dtype == np.float32 else ""
-        raise ValueError(
-            f"MatrixCompletion: values of size {largest:.3g} are too large for {dtype}, in which their squares "
-            f"overflow; divide them by a constant{wider}."
-        )
-
-
 def _settled(begin: int, tol: float) -> Any:
     """Stop when a step changed the training error by no more than `tol` of it."""
 
@@ -252,11 +243,11 @@ def _settled(begin: int, tol: float) -> Any:
     return rule
 
 
-def _chosen_by(begin: int, best: float) -> list[Any]:
-    """Rules on the error of held-out entries at this radius, when another radius has the error `best`."""
+def _chosen_by(begin: int, first: float, best: float) -> list[Any]:
+    """Rules on the error of held-out entries, `first` before the steps, when another radius has the error `best`."""
 
     def errors(trace: Trace) -> np.ndarray:
-        return np.array([row["held_out_rmse"] for row in trace if row["step"] > begin])
+        return np.array([first, *(row["held_out_rmse"] for row in trace if row["step"] > begin)])
 
     def settled(trace: Trace) -> Stop | None:
         last = errors(trace)[-5:]
@@ -268,7 +259,7 @@ def _chosen_by(begin: int, best: float) -> list[Any]:
         return Stop(Status.STALLED, "the error on held-out entries settled")
 
     def hopeless(trace: Trace) -> Stop | None:
-        last = errors(trace)[-3:]
+        last = errors(trace)[1:][-3:]
         if len(last) < 3 or not last[2] > last[1] > last[0] > best:
             return None
         return Stop(Status.STALLED, "the error on held-out entries rises, and another radius predicts them better")

@@ -6,19 +6,19 @@ shrunk matrix (`fit.py`, `path.py`) is fitted where it may add something. Held-o
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
 
+from bilevax.estimators.matrix_completion.baseline import EffectsOnly
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
 from bilevax.estimators.matrix_completion.options import Options
-from bilevax.estimators.matrix_completion.path import NO_BALL, Choice, choose
 from bilevax.estimators.matrix_completion.refit import (
     FactorChoice,
     Refit,
@@ -28,9 +28,13 @@ from bilevax.estimators.matrix_completion.refit import (
 )
 from bilevax.estimators.matrix_completion.selection import Blend
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures
-from bilevax.runs.clock import Interrupt
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Stop
 from bilevax.runs.trace import Trace
+
+if TYPE_CHECKING:  # they need JAX, which a fit of factors alone does not load
+    from bilevax.estimators.matrix_completion.fit import CompletionFit
+    from bilevax.estimators.matrix_completion.path import Choice
 
 _SIMILARITY = 2.0  # the strength in the ball where similarity helps
 _WORTH = 2e-3  # the relative gain for which a shrunk matrix is added where there are many entries
@@ -43,6 +47,7 @@ class Start(NamedTuple):
     radius: float
     similarity: float
     refit: Refit | None
+    ridges: tuple[float, float]
 
 
 @dataclass
@@ -65,32 +70,51 @@ class Learned:
 
 def learn(entries: Entries, options: Options, interrupt: Interrupt, start: Start | None = None) -> Learned:
     """Fit the parts of a model."""
+    with ExitStack() as precision:
+        return _learn(entries, options, interrupt, start, precision)
+
+
+def _learn(
+    entries: Entries, options: Options, interrupt: Interrupt, start: Start | None, precision: ExitStack
+) -> Learned:
     deadline = Deadline(options.time_limit, interrupt, options.verbose)
     held_out = hold_out(len(entries.values), options) if start is None else None
     chosen = None if held_out is None or not options.refit else choose_refit(entries, held_out, options, deadline)
-    similarity = options.similarity
-    if similarity is None and chosen is not None:
-        similarity = _SIMILARITY if chosen.setting.similarity else 0.0
-    fit, choice = None, Choice(NO_BALL, similarity or 0.0, [])
-    ball = options._replace(similarity=similarity)
-    if chosen is not None:
-        ball = ball._replace(time_limit=deadline.left)
-    if _needs_ball(chosen, ball, start, interrupt) and not (chosen is not None and deadline()):
-        fit = CompletionFit(entries, ball, interrupt)
-        choice = choose(fit, held_out) if start is None else _again(fit, start, entries.shape)
-    refit = start.refit if start is not None else _compare(chosen, choice, entries.values, fit)
-    tried, stop = fit, None if fit is None else fit.cut
-    if fit is not None and refit is not None and refit.blend.share == 1:
-        fit, choice = None, choice._replace(radius=NO_BALL)  # the factors alone predict better
+    options = _settled(entries, options, chosen, start)
+    radius, similarity, path = 0.0, options.similarity or 0.0, []
+    fit, refit = None, None if start is None else start.refit
+    if _needs_ball(chosen, options, start, deadline, precision):
+        limit = options.time_limit if chosen is None else deadline.left
+        fit = _begin(entries, options._replace(time_limit=limit), interrupt, precision)
+        choice = _choose(fit, held_out, start)
+        radius, similarity, path = choice.radius, choice.similarity, choice.path
+        refit = refit if start is not None else _compare(chosen, choice, fit, entries.values)
+    elif start is None:
+        refit = _factors_alone(chosen)
+    ball = fit if fit is not None and (refit is None or refit.blend.share < 1) else None
     factors = None
     if refit is not None and refit.blend.share > 0:
         factors = fit_refit(entries, refit.factors, options, deadline)
-    if fit is not None and stop is None:
-        stop = fit.finish(options.radius or choice.radius, choice.similarity)
-    choice = choice if fit is None else choice._replace(radius=fit.radius)
+    stop = None if fit is None else fit.cut
+    if ball is not None:
+        stop = stop or ball.finish(options.radius or radius, similarity)
     stop = stop or deadline.stop("the factors settled: a sweep hardly changes the predictions")
-    trace = Trace() if tried is None else tried.trace
-    return Learned(entries, options, stop, choice.radius, choice.similarity, choice.path, refit, factors, fit, trace)
+    return Learned(
+        entries, options, stop, 0.0 if ball is None else ball.radius, similarity, path, refit, factors, ball,
+        Trace() if fit is None else fit.trace,
+    )  # fmt: skip
+
+
+def _settled(entries: Entries, options: Options, chosen: FactorChoice | None, start: Start | None) -> Options:
+    """The options with those filled in that the ball takes from the factors: ridges of the effects, and similarity."""
+    ridges, similarity = options.ridges, options.similarity
+    if ridges is None and start is not None:
+        ridges = start.ridges
+    if ridges is None:
+        ridges = EffectsOnly(entries).ridges if chosen is None else chosen.ridges
+    if similarity is None and chosen is not None:
+        similarity = _SIMILARITY if chosen.setting.similarity else 0.0
+    return options._replace(ridges=ridges, similarity=similarity)
 
 
 def hold_out(n: int, options: Options) -> np.ndarray | None:
@@ -99,37 +123,53 @@ def hold_out(n: int, options: Options) -> np.ndarray | None:
     return chosen if n >= 20 and chosen.any() else None
 
 
-def _needs_ball(chosen: FactorChoice | None, options: Options, start: Start | None, interrupt: Interrupt) -> bool:
+def _needs_ball(
+    chosen: FactorChoice | None, options: Options, start: Start | None, deadline: Deadline, precision: ExitStack
+) -> bool:
     if start is not None:
         return start.refit is None or start.refit.blend.share < 1
     if chosen is None:
         return True
     # Where values are far off, the squared loss of the shrunk matrix would follow them.
-    if options.effort.most_radii == 0 or np.isfinite(chosen.setting.tails):
+    if options.effort.most_radii == 0 or np.isfinite(chosen.setting.tails) or deadline():
         return False
     few = chosen.few_rows
     if few is None:
         return True
-    fit = CompletionFit(few.entries, options, interrupt)
-    choice = choose(fit, few.held_out)
-    compared = _compare(chosen._replace(predictions=few.predictions), choice, few.entries.values, fit)
-    alone = float(np.sqrt(np.mean((few.predictions - few.entries.values[few.held_out]) ** 2)))
-    return compared is not None and compared.blend.rmse < (1 - _WORTH) * alone
+    fit = _begin(few.entries, options._replace(time_limit=deadline.left), deadline.interrupt, precision)
+    choice, values = _choose(fit, few.held_out, None), few.entries.values
+    refit = _compare(chosen._replace(predictions=few.predictions), choice, fit, values)
+    alone = float(np.sqrt(np.mean((few.predictions - values[few.held_out]) ** 2)))
+    return refit is not None and refit.blend.rmse < (1 - _WORTH) * alone and not deadline()
 
 
-def _again(fit: CompletionFit, start: Start, shape: tuple[int, int]) -> Choice:
+def _begin(entries: Entries, options: Options, interrupt: Interrupt, precision: ExitStack) -> CompletionFit:
+    """A shrunk matrix in the precision that was asked for, which lasts until `precision` is closed."""
+    import jax
+
+    from bilevax.estimators.matrix_completion.fit import CompletionFit
+
+    precision.enter_context(jax.enable_x64(options.dtype == "float64"))
+    return CompletionFit(entries, options, interrupt)
+
+
+def _choose(fit: CompletionFit, held_out: np.ndarray | None, start: Start | None) -> Choice:
+    from bilevax.estimators.matrix_completion.path import Choice, choose
+
+    if start is None:
+        return choose(fit, held_out)
     if start.shrunk is not None:
-        fit.start_from(*start.shrunk.resized(shape)[1:])
+        fit.start_from(*start.shrunk.resized(fit.pattern.shape)[1:])
     return Choice(start.radius, start.similarity, [])
 
 
-def _compare(
-    chosen: FactorChoice | None, choice: Choice, values: np.ndarray, fit: CompletionFit | None
-) -> Refit | None:
+def _factors_alone(chosen: FactorChoice | None) -> Refit | None:
+    return None if chosen is None else Refit(chosen, Blend(1.0, chosen.rmse, 0.0))
+
+
+def _compare(chosen: FactorChoice | None, choice: Choice, fit: CompletionFit, values: np.ndarray) -> Refit | None:
     """The factors beside the shrunk matrix, as held-out entries see them; None if there are no factors."""
-    if chosen is None:
-        return None
-    if fit is None or choice.predictions is None or choice.held_out is None:
-        return Refit(chosen, Blend(1.0, chosen.rmse, 0.0))
+    if chosen is None or choice.predictions is None or choice.held_out is None:
+        return _factors_alone(chosen)
     truth = values[choice.held_out]
     return Refit(chosen, blend_with(chosen, choice.predictions + fit.mean, truth, bool(fit.options.clip)))

@@ -38,7 +38,7 @@ _IN_FORMAT_1 = {
 }
 """What a name was called in files of format 1."""
 _NUMBERS = ("radius_", "similarity_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
-_SINCE_3 = {"choices_": {"taken": "shrunk"}, "share_": 0.0}
+_SINCE_3 = {"choices_": {"taken": "shrunk"}, "share_": 0.0, "ridges_": (5.0, 5.0)}
 """Numbers that older files do not have, and what they mean there."""
 _PARTS: dict[str, Any] = {"shrunk_": Shrunk, "new_rows_": NewRows}
 """Tuples of arrays, each array in the file by the name of both."""

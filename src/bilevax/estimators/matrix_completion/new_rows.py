@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.options import options_of
+from bilevax.estimators.matrix_completion.options import norm_weights, options_of
 from bilevax.estimators.matrix_completion.similarity import (
     AxisFeatures,
     PatternFeatures,
-    norm_weights,
     place_in_pattern,
 )
 
@@ -59,7 +58,7 @@ def _in_shrunk(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float,
     target = values - part.mean - part.col_effects[cols] - features @ shared
     design = np.column_stack([features, np.ones(len(cols))])
     norms = np.maximum(model.factor_norms_, 1e-12 * model.factor_norms_.max(initial=1e-300))
-    ridge = np.append(model.multiplier_ / norms, model.ridge if model.effects else 1e12)
+    ridge = np.append(model.multiplier_ / norms, model.ridges_[0] if model.effects else 1e12)
     solution = np.linalg.solve(design.T @ design + np.diag(ridge + 1e-9), design.T @ target)
     return float(solution[-1]), scale * (shared + solution[:-1])
 

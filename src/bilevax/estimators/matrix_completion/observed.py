@@ -11,8 +11,8 @@ import scipy.sparse
 
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.linalg.low_rank import Operator
+from bilevax.linalg.row_blocks import row_blocks
 from bilevax.linalg.row_ridges import Lines
-from bilevax.linalg.sparse import row_blocks
 
 _SINGLE = 2_000_000  # from so many entries on values and factors are kept in single precision
 
@@ -76,14 +76,15 @@ class Observed:
 
 def observe(entries: Entries, held_out: np.ndarray) -> Observed:
     """Sort entries both ways; `held_out` says for each whether it is held out."""
-    values = entries.values
-    centre, scale = float(values.mean()), float(values.std()) or 1.0
-    dtype = np.float32 if len(values) >= _SINGLE else np.float64
-    scaled = ((values - centre) / scale).astype(dtype)
+    centre = float(entries.values.mean())
+    centred: Any = np.empty(len(entries.values), np.float32 if len(entries.values) >= _SINGLE else np.float64)
+    np.subtract(entries.values, centre, out=centred, casting="same_kind")  # without another copy
+    scale = float(np.sqrt(np.dot(centred, centred) / len(centred))) or 1.0
+    centred /= scale
     rows, cols = entries.rows, entries.cols
     return Observed(
-        _lines(rows, cols, scaled, held_out, entries.shape),
-        _lines(cols, rows, scaled, held_out, entries.shape[::-1]),
+        _lines(rows, cols, centred, held_out, entries.shape),
+        _lines(cols, rows, centred, held_out, entries.shape[::-1]),
         centre,
         scale,
     )

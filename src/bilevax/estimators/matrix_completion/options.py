@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import warnings
 from copy import copy
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from bilevax.problems.completion import LowerLevel
 
 _COUNT_EXPONENT, _COUNT_SMOOTHING = 0.25, 10.0  # of the weighted norm, chosen on MovieLens (docs/completion.md)
 
@@ -44,8 +41,10 @@ class Options(NamedTuple):
     """Added to the counts."""
     n_similarity_components: int
     effects: bool
-    ridge: float
-    lower: LowerLevel
+    ridges: tuple[float, float] | None
+    """Of the effects of rows and of columns; None if they are estimated."""
+    lower: dict[str, Any]
+    """Of the completion problem (`bx.problems.sparse_completion`)."""
     refit: bool
     effort: Effort
     clip: bool | None
@@ -67,7 +66,7 @@ def options_of(estimator: Any) -> Options:
         raise ValueError(f"MatrixCompletion: effort must be one of {words}, got {estimator.effort!r}.")
     if isinstance(estimator.clip, str) and estimator.clip != "auto":
         raise ValueError(f"MatrixCompletion: clip must be True, False or 'auto', got {estimator.clip!r}.")
-    for name in ("radius", "similarity"):
+    for name in ("radius", "similarity", "ridge"):
         value = getattr(estimator, name)
         if not isinstance(value, str):
             _check_number(estimator, name, 0, above=name == "radius")
@@ -77,8 +76,7 @@ def options_of(estimator: Any) -> Options:
     _check_number(estimator, "n_similarity_components", 0, whole=True)
     if estimator.max_rank is not None:
         _check_number(estimator, "max_rank", 1, whole=True)
-    for name in ("ridge", "denoise"):
-        _check_number(estimator, name, 0)
+    _check_number(estimator, "denoise", 0)
     for name in ("coupling", "delta", "tol"):
         _check_number(estimator, name, 0, above=True)
     _check_number(estimator, "max_steps", 1, whole=True)
@@ -95,7 +93,7 @@ def options_of(estimator: Any) -> Options:
         smoothing=_COUNT_SMOOTHING,
         n_similarity_components=int(estimator.n_similarity_components),
         effects=bool(estimator.effects),
-        ridge=float(estimator.ridge),
+        ridges=None if isinstance(estimator.ridge, str) else (float(estimator.ridge), float(estimator.ridge)),
         lower=_lower_level(estimator),
         refit=bool(estimator.refit)
         and isinstance(estimator.radius, str)
@@ -125,13 +123,12 @@ def _with_new_names(estimator: Any) -> Any:
     return estimator
 
 
-def _lower_level(estimator: Any) -> LowerLevel:
-    lower = LowerLevel(
-        lambda1=float(estimator.denoise), lambda2=float(estimator.coupling), delta=float(estimator.delta)
-    )
-    if estimator.outlier is None:
-        return lower
-    return replace(lower, data_loss="pseudo-huber", outlier=float(estimator.outlier), lambda2=max(1.0, lower.lambda2))
+def _lower_level(estimator: Any) -> dict[str, Any]:
+    coupling = float(estimator.coupling)
+    lower: dict[str, Any] = {"lambda1": float(estimator.denoise), "lambda2": coupling, "delta": float(estimator.delta)}
+    if estimator.outlier is not None:
+        lower |= {"data_loss": "pseudo-huber", "outlier": float(estimator.outlier), "lambda2": max(1.0, coupling)}
+    return lower
 
 
 def _check_number(
@@ -144,3 +141,11 @@ def _check_number(
         words = f"a {'whole ' if whole else ''}number {'above' if above else 'of at least'} {least:g}"
         limit = f" and at most {most:g}" if most < np.inf else ""
         raise ValueError(f"MatrixCompletion: {name} must be {words}{limit}, got {value!r}.")
+
+
+def norm_weights(counts: Any, all_counts: np.ndarray, options: Options) -> np.ndarray:
+    """The weights in the norm of rows with these counts: a power, scaled to one in the geometric mean over entries."""
+    logs = np.log(np.maximum(all_counts, 1) + options.smoothing)
+    centre = np.sum(all_counts * logs) / np.sum(all_counts)
+    weights: np.ndarray = np.exp(options.exponent * (np.log(np.maximum(counts, 1) + options.smoothing) - centre))
+    return weights

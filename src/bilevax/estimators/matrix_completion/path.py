@@ -6,19 +6,16 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.runs.radius_search import search_radius
 from bilevax.runs.stopping import Status
 
 _STRENGTHS = (0.0, 2.0)
-_GAIN = 1e-3  # the relative gain from another radius that counts
-_REFINE = 4  # radii between those of the path
+_GAIN = 3e-4  # the relative gain from another radius that counts
+_REFINE, _REFINE_LARGE = 6, 3  # radii between those of the path; fewer where each is expensive and ratings are many
+_LARGE = 200_000  # entries
 _CLEAR = 3.0  # standard errors between two strengths, from which on the first radius decides
-
-NO_BALL = 0.0
-"""The radius where no shrunk matrix is asked for."""
 
 PathRow = dict[str, float]
 
@@ -34,7 +31,7 @@ class Choice(NamedTuple):
     """Of the entries held out, minus the mean, at the radius that was chosen; None if none was tried."""
 
 
-def choose(fit: CompletionFit, held_out: np.ndarray | None = None) -> Choice:
+def choose(fit: CompletionFit, held_out: np.ndarray | None) -> Choice:
     """Search for the best radius, with similarity and without where both are plausible, or until the fit is cut short.
 
     The fit is left at the matrix of the radius that was chosen.
@@ -43,11 +40,8 @@ def choose(fit: CompletionFit, held_out: np.ndarray | None = None) -> Choice:
     strengths = _STRENGTHS if options.similarity is None else (options.similarity,)
     if options.radius is not None and len(strengths) == 1:
         return Choice(options.radius, strengths[0], [])
-    held_out = _held_out(fit) if held_out is None else held_out
     if held_out is None:
         return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, 0.0, [])
-    if options.refit and options.effort.most_radii == 0:
-        return Choice(NO_BALL, strengths[-1], [], held_out)
     paths = [_Path(fit, held_out, strength) for strength in strengths]
     for path in paths:
         path.begin()
@@ -96,9 +90,9 @@ class _Path:
         """Search for the best radius from the first one on."""
         self.resume()
         if self.fit.options.radius is None:
-            most = self.fit.options.effort.most_radii
+            most, refine = self.fit.options.effort.most_radii, _REFINE if len(self.held_out) < _LARGE else _REFINE_LARGE
             cut = lambda: self.fit.cut is not None  # noqa: E731
-            found = search_radius(self.evaluate, self.radius, gain=_GAIN, most=most, refine=_REFINE, stop=cut)
+            found = search_radius(self.evaluate, self.radius, gain=_GAIN, most=most, refine=refine, stop=cut)
             self.radius = min(self.kept) if np.isnan(found.radius) else found.radius
 
     def resume(self) -> None:
@@ -116,7 +110,7 @@ class _Path:
             return self.scores[radius]
         fit, began = self.fit, time.perf_counter()
         start = self.kept[near].start if near in self.kept else fit.zero()
-        if self.rows and (near != fit.radius or start is not fit.state.x):
+        if self.rows:  # momentum and step size of another radius would lead far astray
             fit.begin_at(start)
         steps = fit.steps
         fit.set_radius(radius)
@@ -167,13 +161,6 @@ def _plausible(paths: list[_Path]) -> list[_Path]:
     if clear and gains.mean() < 0:
         return [plain]
     return [similar] if clear and similar.training_error >= plain.training_error else paths
-
-
-def _held_out(fit: CompletionFit) -> np.ndarray | None:
-    """Entries to choose by; None if there are too few."""
-    n, options = fit.pattern.size, fit.options
-    chosen = check_random_state(options.random_state).random(n) < options.validation_fraction
-    return chosen if n >= 20 and chosen.any() else None
 
 
 def _first_radius(fit: CompletionFit, strength: float) -> float:

@@ -24,6 +24,7 @@ from bilevax.estimators.matrix_completion.selection import (
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures
 
 _FEW, _STEP = 500_000, 8  # a matrix with more entries is fitted to an eighth of its rows first
+_FEW_ENTRIES, _SPLITS = 20_000, 3  # of fewer entries, other parts are held out as well
 MANY = 2_000_000
 """From so many entries on, a part of the rows tells first whether a shrunk matrix adds anything."""
 
@@ -53,6 +54,8 @@ class FactorChoice(NamedTuple):
     few_rows: FewRows | None = None
     """Where the matrix is large: the largest part that is not."""
     comparisons: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
+    ridges: tuple[float, float] | None = None
+    """Of the effects of rows and of columns, as estimated without factors."""
 
 
 class Refit(NamedTuple):
@@ -92,6 +95,8 @@ def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late:
     components = int(options.effort.more_components * options.n_similarity_components)
     parts = _levels(entries, held_out)
     levels = [[Split(observe(*part), components)] for part in parts]
+    if len(entries.values) < _FEW_ENTRIES:
+        levels[0] += [Split(observe(entries, other), components) for other in _other_splits(held_out)]
     most = min(options.effort.most_factors, options.max_rank or options.effort.most_factors)
     search = Search(options.effects, options.similarity != 0, most, bool(options.clip))
     chosen = choose_factors(levels, search, late)
@@ -100,11 +105,26 @@ def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late:
         sizes = [len(part[1]) for part in parts]
         level = max(i for i, size in enumerate(sizes) if size <= MANY)
         few = FewRows(*parts[level], chosen.levels[level].predictions)
+    plain = Factors(levels[-1][0].observed)
+    plain.go(20, 5e-3, late)
+    truth = levels[-1][0].observed.held_out
+    predictions = best.predictions[: len(truth.values)]
+    alone, rmse = (float(np.sqrt(np.mean((p - truth.values) ** 2))) for p in (plain.predict(*truth[:2]), predictions))
     path = [row for one in (*chosen.tried, *chosen.levels[1:]) for row in one.path]
     return FactorChoice(
-        best.best[0].rank, best.setting, best.rmse, best.alone, path, best.predictions, best.best[0], few,
-        [one._asdict() for one in chosen.comparisons],
+        best.best[0].rank, best.setting, rmse, alone, path, predictions, best.best[0], few,
+        [one._asdict() for one in chosen.comparisons], plain.ridges(),
     )  # fmt: skip
+
+
+def _other_splits(held_out: np.ndarray) -> list[np.ndarray]:
+    """Other entries to hold out, as many each time and none twice as long as there are enough."""
+    rest = np.random.default_rng(0).permutation(np.nonzero(~held_out)[0])
+    count, found = int(held_out.sum()), []
+    for part in (rest[i * count : (i + 1) * count] for i in range(_SPLITS - 1)):
+        found.append(np.zeros(len(held_out), bool))
+        found[-1][part] = True
+    return [other for other in found if other.any()]
 
 
 def _levels(entries: Entries, held_out: np.ndarray) -> list[tuple[Entries, np.ndarray]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.estimators.matrix_completion.learning import Learned
 from bilevax.estimators.matrix_completion.new_rows import NewRows, Shrunk
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures
+
+if TYPE_CHECKING:
+    from bilevax.estimators.matrix_completion.fit import CompletionFit
 
 
 def attributes_of(learned: Learned) -> dict[str, Any]:
@@ -30,6 +32,7 @@ def attributes_of(learned: Learned) -> dict[str, Any]:
         "entry_cols_": entries.cols,
         "row_counts_": np.diff(starts),
         "col_counts_": np.bincount(entries.cols, minlength=entries.shape[1]),
+        "ridges_": learned.options.ridges,
         "share_": 0.0,
         "new_rows_": None,
     }

@@ -14,8 +14,7 @@ from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures, features_of
 
-_GAIN = 1e-3  # the relative gain for which something else is taken, where few entries are held out
-_LEAST_GAIN = 2e-4  # the same where many are
+_GAIN, _LEAST_GAIN = 1e-3, 2e-4  # the relative gain for which something else is taken, by how many are held out
 _PATIENCE = 3  # ranks in a row that may gain nothing
 _FIRST = 3  # factors after which settings that are clearly worse are given up
 _CLEARLY = 1e-2
@@ -66,8 +65,10 @@ class Growth:
     def __init__(self, splits: Sequence[Split], setting: Setting, late: Deadline, start: Sequence[Factors] = ()):
         self.setting, self.late, self.splits = setting, late, splits
         self.truth = np.concatenate([split.observed.held_out.values for split in splits])
-        self.gain = min(_GAIN, max(_LEAST_GAIN, 2 / len(self.truth)))
+        self.gain = worthwhile(len(self.truth))
         self.path: list[dict[str, Any]] = []
+        self.rmse, self.predictions = np.inf, np.zeros(0)
+        self.best: list[Factors] = []
         self.lowest, self.done, self._patience = np.inf, False, 1 if start else _PATIENCE
         self._failed = self._stuck = 0
         features = [split.matrices(setting) for split in splits]
@@ -76,7 +77,7 @@ class Growth:
             for split, given in zip(splits, features, strict=True)
         ]
         self._settle(20, _FINE)
-        self.alone = self.rmse
+        self._effects = self.rmse, self.predictions, self.best
         if start:
             self.factors = [
                 one.move_to(split.observed, given) for one, split, given in zip(start, splits, features, strict=True)
@@ -95,6 +96,8 @@ class Growth:
             self._stuck += self.rank <= before  # the data do not support one more
             hopeless = self.rank == before == 0
             self.done = hopeless or max(self._failed, self._stuck) >= self._patience
+        if not clearly_better(self.squares, (self._effects[1] - self.truth) ** 2):  # effects alone are as good
+            self.rmse, self.predictions, self.best = self._effects
         return self
 
     @property
@@ -132,6 +135,17 @@ class Growth:
             return np.asarray(-0.5 * (np.log(2 * np.pi * noise) + squares / noise))
         constant = math.lgamma((tails + 1) / 2) - math.lgamma(tails / 2) - 0.5 * np.log(np.pi * tails * noise)
         return np.asarray(constant - (tails + 1) / 2 * np.log1p(squares / (tails * noise)))
+
+
+def worthwhile(held_out: int) -> float:
+    """The relative gain for which something else is taken, by how many entries are held out."""
+    return min(_GAIN, max(_LEAST_GAIN, 2 / held_out))
+
+
+def clearly_better(squares: np.ndarray, others: np.ndarray) -> bool:
+    """Whether squared errors are lower than others on the same entries by more than a standard error."""
+    gains = others - squares
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
 class Comparison(NamedTuple):
@@ -208,8 +222,9 @@ def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> 
 
     if search.similarity and all(split.features is not None for split in splits):
         similar = Growth(splits, Setting(search.effects, True), late).to(_FIRST)
-        best = compare("similarity", similar, similar.rmse < best.rmse * (1 - best.gain), ("no", "yes"))
-    if search.effects and best.alone > 0.9 * float(np.sqrt(np.mean(best.truth**2))):  # effects explain little
+        helps = similar.rmse < best.rmse * (1 - best.gain) and clearly_better(similar.squares, best.squares)
+        best = compare("similarity", similar, helps, ("no", "yes"))
+    if search.effects and best.path[0]["rmse"] > 0.9 * float(np.sqrt(np.mean(best.truth**2))):  # effects explain little
         without = Growth(splits, best.setting._replace(effects=False), late).to(_FIRST)
         if without.rmse < (1 + _CLEARLY) * best.rmse:
             without.to(search.most_factors)
@@ -258,7 +273,7 @@ def grown(split: Split, setting: Setting, rank: int, start: Factors | None, late
         factors.go(30, _ROUGH, late)
         if factors.rank <= before:
             break
-    factors.go(200, _FINAL, late)
+    factors.go(200, _FINAL if factors.rank else _FINE, late)
     return factors
 
 
@@ -268,17 +283,16 @@ class Blend(NamedTuple):
     share: float
     rmse: float
     error: float
-    """Standard error of the difference to the better of both parts alone."""
+    """Standard error of the difference to the factors alone."""
 
 
 def choose_blend(shrunk: np.ndarray, refitted: np.ndarray, truth: np.ndarray) -> Blend:
-    """The share that predicts best; one part alone unless both together are better by a standard error."""
+    """The share of the factors that predicts best; the factors alone unless it is better, and by a standard error."""
     squares = np.array([((1 - share) * shrunk + share * refitted - truth) ** 2 for share in _SHARES])
-    means = squares.mean(axis=1)
-    alone = 0 if means[0] < means[-1] else len(_SHARES) - 1
-    best = int(np.argmin(means))
-    gains = squares[alone] - squares[best]
-    error = float(np.std(gains) / np.sqrt(max(len(truth), 1)))
-    taken = best if gains.mean() > error else alone
-    rmse = float(np.sqrt(means[taken]))
-    return Blend(float(_SHARES[taken]), rmse, error / max(2 * rmse, 1e-300))
+    best, alone = int(np.argmin(squares.mean(axis=1))), len(_SHARES) - 1
+    compared = Comparison.of("share", ("", ""), (squares[best], squares[alone]))
+    better = compared.rmse < compared.other_rmse * (1 - max(_LEAST_GAIN, 1 / len(truth)))
+    taken = best if better and clearly_better(squares[best], squares[alone]) else alone
+    return Blend(
+        float(_SHARES[taken]), compared.rmse if taken == best else compared.other_rmse, compared.standard_error
+    )

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.estimators.matrix_completion.observed import Observed
-from bilevax.estimators.matrix_completion.options import Options
 from bilevax.linalg import low_rank
 from bilevax.linalg.low_rank import Operator
-from bilevax.linalg.sparse import Pattern
-from bilevax.sets import AxisWeights
 
 
 class Similarity(NamedTuple):
@@ -20,11 +17,6 @@ class Similarity(NamedTuple):
     rows: np.ndarray
     values: np.ndarray
     cols: np.ndarray
-
-
-def find_similarity(pattern: Pattern, weights: np.ndarray, components: int) -> Similarity | None:
-    """The similarity of the rows and columns of a pattern, whose entries have these weights."""
-    return leading_similarity(pattern.operator(weights), entry_counts(pattern, weights), components, float)
 
 
 def leading_similarity(
@@ -104,31 +96,3 @@ def damped(counts: np.ndarray) -> np.ndarray:
     """The factor for the pattern of a row or column with so many entries."""
     factor: np.ndarray = (counts + 5.0) ** -0.25
     return factor
-
-
-def axis_weights(
-    pattern: Pattern, weights: np.ndarray, options: Options, strength: float, similarity: Similarity | None
-) -> tuple[AxisWeights, AxisWeights]:
-    """The weights of rows and columns in the norm: a power of their counts, and their similarity."""
-    counts = entry_counts(pattern, weights)
-    scales = [np.ones(len(n)) if options.exponent == 0 else 1 / norm_weights(n, n, options) for n in counts]
-    if similarity is None:
-        return AxisWeights(scales[0]), AxisWeights(scales[1])
-    # The first direction says how full the matrix is, so that the second sets the scale.
-    strengths = strength * np.minimum(similarity.values / similarity.values[1], 1.0)
-    rows = AxisWeights(scales[0], similarity.rows, strengths)
-    return rows, AxisWeights(scales[1], similarity.cols, strengths)
-
-
-def entry_counts(pattern: Pattern, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many entries each row and each column has."""
-    matrix = pattern.matrix(weights)
-    return np.asarray(matrix.sum(axis=1)).ravel(), np.asarray(matrix.sum(axis=0)).ravel()
-
-
-def norm_weights(counts: Any, all_counts: np.ndarray, options: Options) -> np.ndarray:
-    """The weights in the norm of rows with these counts: a power, scaled to one in the geometric mean over entries."""
-    logs = np.log(np.maximum(all_counts, 1) + options.smoothing)
-    centre = np.sum(all_counts * logs) / np.sum(all_counts)
-    weights: np.ndarray = np.exp(options.exponent * (np.log(np.maximum(counts, 1) + options.smoothing) - centre))
-    return weights

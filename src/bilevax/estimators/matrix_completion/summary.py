@@ -51,8 +51,10 @@ def choice_words(choices: dict[str, Any]) -> list[str]:
     listed = ", ".join(f"{name} {value:.4g}" for name, value in errors.items())
     lines = [f"held out     RMSE {choices['rmse']['taken']:.4g} on {choices.get('held_out', 0)} entries ({listed})"]
     if choices["taken"] == "both":
-        gain = min(errors["shrunk"], errors["factors"]) - choices["rmse"]["taken"]
-        lines.append(f"mix          better than one part alone by {_with_error(gain, choices['standard_error'])}")
+        gain = errors["factors"] - choices["rmse"]["taken"]
+        lines.append(
+            f"mix          RMSE lower than with factors alone by {_with_error(gain, choices['standard_error'])}"
+        )
     for one in choices.get("comparisons", []):
         name, answers = _QUESTIONS[one["choice"]]
         gain = _with_error(one["other_rmse"] - one["rmse"], one["standard_error"])
