@@ -37,8 +37,10 @@ def row_blocks(starts: np.ndarray, cols: np.ndarray, values: np.ndarray, shape: 
     for rows in spans:
         entries = slice(int(starts[rows.start]), int(starts[rows.stop]))
         own = starts[rows.start : rows.stop + 1] - starts[rows.start]
-        size = (rows.stop - rows.start, shape[1])
-        parts.append(scipy.sparse.csr_matrix((values[entries], cols[entries], own), shape=size, copy=False))
+        part = scipy.sparse.csr_matrix((rows.stop - rows.start, shape[1]), dtype=values.dtype)
+        # The constructor would copy parts of larger arrays.
+        part.data, part.indices, part.indptr = values[entries], cols[entries], own
+        parts.append(part)
 
     def matvec(block: np.ndarray) -> np.ndarray:
         if block.ndim == 1:  # too little work to hand out

@@ -187,6 +187,13 @@ def residuals(lines: Lines, design: np.ndarray, offset: np.ndarray, own: np.ndar
     return out
 
 
+def row_sums(lines: Lines, table: np.ndarray) -> np.ndarray:
+    """For each row the sum of `table[j]` over its entries to learn from."""
+    out, loop = np.zeros((len(lines.starts), table.shape[1]), table.dtype), _compiled_sums()
+    _in_blocks(lines, lambda a, b: loop(a, b, lines.starts, lines.middles, lines.index, table, out))
+    return out
+
+
 def _in_blocks(lines: Lines, job: Callable[[int, int], Any]) -> list[Any]:
     """What a job returns for blocks of rows with about as many entries; blocks run side by side."""
     n = len(lines.starts)
@@ -215,6 +222,12 @@ def _residual_loop(
             out[part] = values[part] - offset[index[part]] - np.dot(design[index[part]], own[i].copy())
 
 
+def _sum_loop(begin: Any, end: Any, starts: Any, middles: Any, index: Any, table: Any, out: Any) -> None:
+    for i in range(begin, end):
+        for at in range(starts[i], middles[i], _CHUNK):
+            out[i] += table[index[at : min(at + _CHUNK, middles[i])]].sum(axis=0)
+
+
 @functools.cache
 def _compiled() -> Any:
     try:
@@ -232,8 +245,18 @@ def _compiled() -> Any:
 
 @functools.cache
 def _compiled_residuals() -> Any:
+    return _jit(_residual_loop)
+
+
+@functools.cache
+def _compiled_sums() -> Any:
+    return _jit(_sum_loop)
+
+
+def _jit(loop: Any) -> Any:
+    """The loop as machine code, or as it is without numba."""
     try:
         import numba
     except ImportError:
-        return _residual_loop
-    return numba.njit(cache=True, nogil=True)(_residual_loop)
+        return loop
+    return numba.njit(cache=True, nogil=True)(loop)

@@ -29,6 +29,7 @@ def search_radius(
     gain: float = 3e-4,
     most: int = 20,
     refine: int = 4,
+    spread: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RadiusSearch:
     """Choose the radius with the lowest score.
@@ -46,7 +47,7 @@ def search_radius(
             a second one, or a score that rises, ends the search in that direction.
         most: the most radii to try before the bracket is refined.
         refine: the most radii to try in the bracket. It ends at a width of 10 %, or where its scores differ by less
-            than `gain`.
+            than `spread`, relative to the best; by default `gain`.
         stop: asked before each radius but the first; True ends the search with the best radius so far.
 
     >>> from bilevax.runs.radius_search import search_radius
@@ -60,7 +61,7 @@ def search_radius(
     if not search.chosen() > first:
         search.walk(1 / growth, most)
     for _ in range(refine):
-        radius = search.next_in_bracket()
+        radius = search.next_in_bracket(gain if spread is None else spread)
         if radius is None or search.try_at(radius) is None:
             break
     return RadiusSearch(search.tried, search.chosen())
@@ -101,7 +102,7 @@ class _Search:
             return math.nan
         return min(radius for radius, score in self.scores.items() if self._close(score, best, self.gain / 3))
 
-    def next_in_bracket(self) -> float | None:
+    def next_in_bracket(self, spread: float) -> float | None:
         """A radius in the longer half of the bracket around the best radius; None if the bracket needs none.
 
         Of equal halves the one with the lower score at its end.
@@ -112,7 +113,7 @@ class _Search:
         low = max((r for r in self.scores if r < best), default=best)
         high = min((r for r in self.scores if r > best), default=best)
         worst = max(self.scores[low], self.scores[high])
-        if math.log(high / low) < _NARROW or self._close(worst, self.scores[best]):
+        if math.log(high / low) < _NARROW or self._close(worst, self.scores[best], spread):
             return None
         end = max(low, high, key=lambda end: (round(abs(math.log(end / best)), 9), -self.scores[end]))
         return best * (end / best) ** _GOLDEN

@@ -17,7 +17,7 @@ import numpy as np
 from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.linalg import low_rank
 from bilevax.linalg.row_blocks import sample
-from bilevax.linalg.row_ridges import Lines, Regression, Summary, Weighting, residuals, solve_rows
+from bilevax.linalg.row_ridges import Lines, Regression, Summary, Weighting, residuals, row_sums, solve_rows
 
 _NODE_DISTANCE = 1.0  # between the logarithms of counts for which posterior covariances are computed
 _TINY = 1e-12
@@ -215,7 +215,8 @@ class Factors:
         observed, left = self.observed, []
         for lines, own, other in ((observed.by_row, self.rows, self.cols), (observed.by_col, self.cols, self.rows)):
             left.append(residuals(lines, other.design(self.effects)[0], self._offset(other), own.factors))
-            left[-1] *= self._weighting.of(left[-1])
+            if np.isfinite(self.tails):
+                left[-1] *= self._weighting.of(left[-1])
         u, values, v = low_rank.leading(observed.operator(*left), more, dtype=observed.dtype)
         # As large as the entries seen suggest for all of them.
         size = np.sqrt(values * (observed.shape[0] * observed.shape[1] / observed.count))
@@ -249,8 +250,7 @@ class Factors:
 
     def _near_nodes(self) -> tuple[np.ndarray, np.ndarray]:
         """How many entries each row has near each node of the columns, and each column near each node of the rows."""
-        counted = self.observed.operator(*self.observed.ones(np.float32))
-        return counted.matvec(self.cols.hats()), counted.rmatvec(self.rows.hats())
+        return row_sums(self.observed.by_row, self.cols.hats()), row_sums(self.observed.by_col, self.rows.hats())
 
     def _learn_noise(self, summary: Summary) -> None:
         (row_design, _), (col_design, _) = (axis.design(self.effects) for axis in (self.rows, self.cols))

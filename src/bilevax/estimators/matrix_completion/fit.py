@@ -25,7 +25,8 @@ from bilevax.sets.sampled import Sampled, Term
 from bilevax.solvers import BlockIBCG
 
 # A radius is done when the error on held-out entries is known to a share of itself, or of its distance to the best one.
-_SETTLED, _SHARE = 5e-4, 0.1
+_SETTLED, _SHARE = 3e-4, 0.1
+_CLOSER = 0.3  # the share of `tol` to which a radius that was searched for is fitted: its error is worth more steps
 _EXACT, _INSIDE = 0.01, 0.01  # the training error as a share of the held-out one; the distance to the sphere
 
 
@@ -135,9 +136,10 @@ class CompletionFit:
         self.run.use(self.problem)
         if self.options.verbose:
             self.run.progress = Progress(self.options.max_steps, f"radius {self.radius:.4g}", begin=self.run.k)
-        rules = [_settled(self.run.k, self.options.tol)]
+        tol = self.options.tol if self.options.radius is not None else _CLOSER * self.options.tol
+        rules = [_settled(self.run.k, tol)]
         if self.held_out.any():
-            rules = [_settled(self.run.k, 0.1 * self.options.tol), *_chosen_by(self.run.k, self.held_out_rmse(), best)]
+            rules += _chosen_by(self.run.k, self.held_out_rmse(), best)
         stop = self.run.go(self.options.max_steps, rules)
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
         return stop
@@ -254,7 +256,8 @@ def _chosen_by(begin: int, first: float, best: float) -> list[Any]:
         if len(last) < 5:
             return None
         away = abs(last[-1] - best) if np.isfinite(best) else 0.0
-        if not _remaining(last) <= max(_SETTLED * last[-1], _SHARE * away):
+        limit = max(_SETTLED * last[-1], _SHARE * away)
+        if not (_remaining(last) <= limit and np.abs(np.diff(last[1:])).max() <= limit):
             return None
         return Stop(Status.STALLED, "the error on held-out entries settled")
 

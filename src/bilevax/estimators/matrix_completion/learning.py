@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # they need JAX, which a fit of factors alone does not load
     from bilevax.estimators.matrix_completion.path import Choice
 
 _SIMILARITY = 2.0  # the strength in the ball where similarity helps
-_WORTH = 2e-3  # the relative gain for which a shrunk matrix is added where there are many entries
 
 
 class Start(NamedTuple):
@@ -83,7 +82,7 @@ def _learn(
     options = _settled(entries, options, chosen, start)
     radius, similarity, path = 0.0, options.similarity or 0.0, []
     fit, refit = None, None if start is None else start.refit
-    if _needs_ball(chosen, options, start, deadline, precision):
+    if _needs_ball(entries, options, chosen, start, deadline):
         limit = options.time_limit if chosen is None else deadline.left
         fit = _begin(entries, options._replace(time_limit=limit), interrupt, precision)
         choice = _choose(fit, held_out, start)
@@ -124,23 +123,15 @@ def hold_out(n: int, options: Options) -> np.ndarray | None:
 
 
 def _needs_ball(
-    chosen: FactorChoice | None, options: Options, start: Start | None, deadline: Deadline, precision: ExitStack
+    entries: Entries, options: Options, chosen: FactorChoice | None, start: Start | None, deadline: Deadline
 ) -> bool:
     if start is not None:
         return start.refit is None or start.refit.blend.share < 1
     if chosen is None:
         return True
     # Where values are far off, the squared loss of the shrunk matrix would follow them.
-    if options.effort.most_radii == 0 or np.isfinite(chosen.setting.tails) or deadline():
-        return False
-    few = chosen.few_rows
-    if few is None:
-        return True
-    fit = _begin(few.entries, options._replace(time_limit=deadline.left), deadline.interrupt, precision)
-    choice, values = _choose(fit, few.held_out, None), few.entries.values
-    refit = _compare(chosen._replace(predictions=few.predictions), choice, fit, values)
-    alone = float(np.sqrt(np.mean((few.predictions - values[few.held_out]) ** 2)))
-    return refit is not None and refit.blend.rmse < (1 - _WORTH) * alone and not deadline()
+    normal = np.isinf(chosen.setting.tails)
+    return bool(normal and len(entries.values) <= options.effort.most_entries and not deadline())
 
 
 def _begin(entries: Entries, options: Options, interrupt: Interrupt, precision: ExitStack) -> CompletionFit:

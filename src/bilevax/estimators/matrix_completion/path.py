@@ -13,8 +13,7 @@ from bilevax.runs.stopping import Status
 
 _STRENGTHS = (0.0, 2.0)
 _GAIN = 3e-4  # the relative gain from another radius that counts
-_REFINE, _REFINE_LARGE = 6, 3  # radii between those of the path; fewer where each is expensive and ratings are many
-_LARGE = 200_000  # entries
+_REFINE, _SPREAD = 6, 3e-2  # radii between those of the path, unless its errors around the best one hardly differ
 _CLEAR = 3.0  # standard errors between two strengths, from which on the first radius decides
 
 PathRow = dict[str, float]
@@ -90,9 +89,15 @@ class _Path:
         """Search for the best radius from the first one on."""
         self.resume()
         if self.fit.options.radius is None:
-            most, refine = self.fit.options.effort.most_radii, _REFINE if len(self.held_out) < _LARGE else _REFINE_LARGE
-            cut = lambda: self.fit.cut is not None  # noqa: E731
-            found = search_radius(self.evaluate, self.radius, gain=_GAIN, most=most, refine=refine, stop=cut)
+            found = search_radius(
+                self.evaluate,
+                self.radius,
+                gain=_GAIN,
+                most=self.fit.options.effort.most_radii,
+                refine=_REFINE,
+                spread=_SPREAD,
+                stop=lambda: self.fit.cut is not None,
+            )
             self.radius = min(self.kept) if np.isnan(found.radius) else found.radius
 
     def resume(self) -> None:

@@ -25,17 +25,6 @@ from bilevax.estimators.matrix_completion.similarity import PatternFeatures
 
 _FEW, _STEP = 500_000, 8  # a matrix with more entries is fitted to an eighth of its rows first
 _FEW_ENTRIES, _SPLITS = 20_000, 3  # of fewer entries, other parts are held out as well
-MANY = 2_000_000
-"""From so many entries on, a part of the rows tells first whether a shrunk matrix adds anything."""
-
-
-class FewRows(NamedTuple):
-    """A part of the rows, and what its own factors predict."""
-
-    entries: Entries
-    held_out: np.ndarray
-    predictions: np.ndarray
-    """Of the entries held out."""
 
 
 class FactorChoice(NamedTuple):
@@ -51,8 +40,6 @@ class FactorChoice(NamedTuple):
     """Of the entries held out."""
     start: Factors | None
     """The factors themselves, where they are at hand."""
-    few_rows: FewRows | None = None
-    """Where the matrix is large: the largest part that is not."""
     comparisons: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
     ridges: tuple[float, float] | None = None
     """Of the effects of rows and of columns, as estimated without factors."""
@@ -93,26 +80,21 @@ class Refit(NamedTuple):
 def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late: Deadline) -> FactorChoice:
     """The setting and the number of factors that predict the held-out entries best."""
     components = int(options.effort.more_components * options.n_similarity_components)
-    parts = _levels(entries, held_out)
-    levels = [[Split(observe(*part), components)] for part in parts]
+    levels = [[Split(observe(*part), components)] for part in _levels(entries, held_out)]
     if len(entries.values) < _FEW_ENTRIES:
         levels[0] += [Split(observe(entries, other), components) for other in _other_splits(held_out)]
     most = min(options.effort.most_factors, options.max_rank or options.effort.most_factors)
     search = Search(options.effects, options.similarity != 0, most, bool(options.clip))
     chosen = choose_factors(levels, search, late)
-    few, best = None, chosen.best
-    if len(entries.values) > MANY:
-        sizes = [len(part[1]) for part in parts]
-        level = max(i for i, size in enumerate(sizes) if size <= MANY)
-        few = FewRows(*parts[level], chosen.levels[level].predictions)
+    best = chosen.best
     plain = Factors(levels[-1][0].observed)
     plain.go(20, 5e-3, late)
     truth = levels[-1][0].observed.held_out
     predictions = best.predictions[: len(truth.values)]
     alone, rmse = (float(np.sqrt(np.mean((p - truth.values) ** 2))) for p in (plain.predict(*truth[:2]), predictions))
-    path = [row for one in (*chosen.tried, *chosen.levels[1:]) for row in one.path]
+    path = [row for one in chosen.tried for row in one.path]
     return FactorChoice(
-        best.best[0].rank, best.setting, rmse, alone, path, predictions, best.best[0], few,
+        best.best[0].rank, best.setting, rmse, alone, path, predictions, best.best[0],
         [one._asdict() for one in chosen.comparisons], plain.ridges(),
     )  # fmt: skip
 

@@ -170,15 +170,10 @@ class Comparison(NamedTuple):
 class Chosen(NamedTuple):
     """The setting that predicts held-out entries best, and how it was found."""
 
-    levels: list[Growth]
-    """With this setting: of few rows first, of all rows last."""
+    best: Growth
     tried: list[Growth]
+    """Under all settings, and at all levels."""
     comparisons: list[Comparison]
-
-    @property
-    def best(self) -> Growth:
-        """With all rows."""
-        return self.levels[-1]
 
 
 class Search(NamedTuple):
@@ -197,11 +192,11 @@ def choose_factors(levels: Sequence[Sequence[Split]], search: Search, late: Dead
     The first level is the whole matrix, or few of its rows if it is large: they choose the setting. Each further level
     has more rows, begins with the columns of the level before, and grows more factors if it supports them.
     """
-    found = _choose_setting(levels[0], search, late)
+    best, tried, comparisons = _choose_setting(levels[0], search, late)
     for splits in levels[1:]:
-        before = found.best
-        found.levels.append(Growth(splits, before.setting, late, before.best).to(search.most_factors))
-    return found
+        best = Growth(splits, best.setting, late, best.best).to(search.most_factors)
+        tried.append(best)
+    return Chosen(best, tried, comparisons)
 
 
 def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> Chosen:
@@ -238,7 +233,7 @@ def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> 
         likelier = gains.mean() > max(_LIKELIER, 2 * gains.std() / np.sqrt(len(gains)))
         taken = likelier and (robust.rmse < best.rmse * (1 - best.gain) or not search.on_a_scale)
         best = compare("noise", robust, bool(taken), ("normal", "long tails"))
-    return Chosen([best], tried, comparisons)
+    return Chosen(best, tried, comparisons)
 
 
 def _far_off(errors: np.ndarray) -> bool:
