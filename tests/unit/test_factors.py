@@ -207,9 +207,9 @@ def test_a_mix_is_saved_and_continued(mixed, tmp_path):
     model, (rows, cols, values) = mixed
     assert model.choices_["taken"] == "both" and 0 < model.share_ < 1
     again = load(model.save(tmp_path / "model.npz"))[0]
-    np.testing.assert_allclose(again.predict(rows, cols), model.predict(rows, cols), rtol=1e-6)
+    np.testing.assert_allclose(again.predict(rows, cols), model.predict(rows, cols), atol=1e-5)  # single precision
     np.testing.assert_allclose(
-        again.fold_in(cols[:9], values[:9])[1], model.fold_in(cols[:9], values[:9])[1], rtol=1e-6
+        again.fold_in(cols[:9], values[:9])[1], model.fold_in(cols[:9], values[:9])[1], atol=1e-4
     )
     before = model.predict(rows, cols)
     again.set_params(warm_start=True).fit((rows, cols, values))

@@ -46,12 +46,12 @@ def choose(fit: CompletionFit, held_out: np.ndarray | None) -> Choice:
         path.begin()
         if fit.cut is not None:
             return Choice(fit.radius, path.strength, path.rows)
-    paths = [min(paths, key=lambda path: path.lowest)] if options.radius is not None else _plausible(paths)
+    paths = [min(paths, key=lambda path: path.rmse)] if options.radius is not None else _plausible(paths)
     for path in reversed(paths):  # the last one is the present one
         path.search()
         if fit.cut is not None:
             return Choice(fit.radius, path.strength, path.rows)
-    best = min(paths, key=lambda path: path.lowest)
+    best = min(paths, key=lambda path: path.rmse)
     best.resume()
     return Choice(best.radius, best.strength, best.rows, held_out, best.predictions)
 
@@ -61,8 +61,8 @@ class _Tried(NamedTuple):
 
     x: Any
     start: Any
-    """Where a larger radius starts: at x, or where this one started if it ran out of steps, so that no radius profits
-    from the steps of another."""
+    """Where a larger radius starts: at x; or where this radius started if it ran out of steps or if its ball does not
+    bind. Otherwise a larger radius would look better only because it continues."""
     predictions: np.ndarray
     """Of the entries held out."""
 
@@ -115,7 +115,7 @@ class _Path:
             return self.scores[radius]
         fit, began = self.fit, time.perf_counter()
         start = self.kept[near].start if near in self.kept else fit.zero()
-        if self.rows:  # momentum and step size of another radius would lead far astray
+        if self.rows:  # the momentum and the step size of another radius would raise the rank
             fit.begin_at(start)
         steps = fit.steps
         fit.set_radius(radius)
@@ -126,8 +126,10 @@ class _Path:
         self.rows.append(
             {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": fit.steps - steps, "seconds": seconds}
         )
+        if fit.cut is not None:
+            return np.nan
         binds, x = fit.ball_binds(), fit.state.x
-        # Without the ball the error depends on the start and not on the radius: such a radius is never the best one.
+        # Where the ball does not bind, the error depends on the start: such a radius must not be better than the others.
         self.scores[radius] = rmse if binds else max(rmse, (1 + 2 * _GAIN) * self.lowest)
         start = start if not binds or stop.status is Status.MAX_STEPS else x
         self.kept[radius] = _Tried(x, start, (fit.residual() + fit.values)[fit.held_out])
@@ -146,8 +148,13 @@ class _Path:
         return min(self.scores.values(), default=np.inf)
 
     @property
+    def rmse(self) -> float:
+        """The error on held-out entries at the best radius."""
+        return next(row["rmse"] for row in self.rows if row["radius"] == self.radius)
+
+    @property
     def predictions(self) -> np.ndarray:
-        """Those of held-out entries at the best radius."""
+        """The predictions of held-out entries at the best radius."""
         return self.kept[self.radius].predictions
 
 
