@@ -72,6 +72,7 @@ class Variant(NamedTuple):
 
 def fitted(train, *, lower=None, **options):
     """A fit with these options; a short fit before it compiles what it needs."""
+    options = {"refit": False, "ridge": 5.0, **options}  # the shrunk matrix alone
     model = WithLowerLevel(**options).with_lower(**(lower or {}))
     short = {**options, "radius": 1.0, "similarity": 0.0, "max_steps": 1}
     WithLowerLevel(**short).with_lower(**(lower or {})).fit(train)

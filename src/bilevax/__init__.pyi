@@ -20,6 +20,8 @@ from bilevax.runs.chunks import run as run
 from bilevax.runs.compare import compare as compare
 from bilevax.runs.comparison import Comparison as Comparison
 from bilevax.runs.metrics import basic_metrics as basic_metrics
+from bilevax.runs.path import PathResult as PathResult
+from bilevax.runs.path import path as path
 from bilevax.runs.result import Result as Result
 from bilevax.runs.result import SolveFailed as SolveFailed
 from bilevax.runs.solve import solve as solve

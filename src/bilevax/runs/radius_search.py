@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 _GOLDEN = (3 - math.sqrt(5)) / 2  # the share of a segment at which golden-section search tries its next point
@@ -67,6 +67,16 @@ def search_radius(
     return RadiusSearch(search.tried, search.chosen())
 
 
+def best_radius(scores: Mapping[float, float], gain: float = 3e-4) -> float:
+    """The smallest radius whose score is the lowest, up to a third of the gain; NaN if no score is finite."""
+    best = min((score for score in scores.values() if math.isfinite(score)), default=math.nan)
+    return min((radius for radius, score in scores.items() if _close(score, best, gain / 3)), default=math.nan)
+
+
+def _close(score: float, best: float, tolerance: float) -> bool:
+    return abs(score - best) <= tolerance * abs(best)
+
+
 class _Search:
     """The radii tried so far and their scores, a NaN as infinity."""
 
@@ -91,16 +101,13 @@ class _Search:
             best = min(self.scores.values())
             outermost = max(self.scores) if growth > 1 else min(self.scores)
             score = self.try_at(growth * outermost)
-            if score is None or (score > best and not self._close(score, best)):
+            if score is None or (score > best and not _close(score, best, self.gain)):
                 return
-            flat = 0 if score < best and not self._close(score, best) else flat + 1
+            flat = 0 if score < best and not _close(score, best, self.gain) else flat + 1
 
     def chosen(self) -> float:
-        """The smallest radius whose score is the lowest, up to a third of the gain."""
-        best = min(self.scores.values())
-        if math.isinf(best):
-            return math.nan
-        return min(radius for radius, score in self.scores.items() if self._close(score, best, self.gain / 3))
+        """The best radius so far."""
+        return best_radius(self.scores, self.gain)
 
     def next_in_bracket(self, spread: float) -> float | None:
         """A radius in the longer half of the bracket around the best radius; None if the bracket needs none.
@@ -113,10 +120,7 @@ class _Search:
         low = max((r for r in self.scores if r < best), default=best)
         high = min((r for r in self.scores if r > best), default=best)
         worst = max(self.scores[low], self.scores[high])
-        if math.log(high / low) < _NARROW or self._close(worst, self.scores[best], spread):
+        if math.log(high / low) < _NARROW or _close(worst, self.scores[best], spread):
             return None
         end = max(low, high, key=lambda end: (round(abs(math.log(end / best)), 9), -self.scores[end]))
         return best * (end / best) ** _GOLDEN
-
-    def _close(self, score: float, best: float, tolerance: float | None = None) -> bool:
-        return abs(score - best) <= (self.gain if tolerance is None else tolerance) * abs(best)

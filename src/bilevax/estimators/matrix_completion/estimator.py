@@ -50,8 +50,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
             `outlier`, which are about the shrunk matrix. The refit is not convex: no certificate covers it.
         outlier: distance from the matrix beyond which the lower level gives a value less weight; None trusts all
             values. Choose it above the noise and well below the outliers; `coupling` is then at least 1.
-        effort: "fast" fits factors only, at most 20; "default" both models; "best" both, with up to 100 factors and
-            more features of where entries are. It says how much is tried, not how accurately.
+        effort: "fast" fits factors only, at most 20; "default" both models with at most 40 factors, the shrunk matrix
+            up to 2 million entries; "best" both at any size, with at most 100 factors.
         clip: keep predictions within the range of the training values; "auto" does so where both ends are values
             that occur often, as on a scale from 1 to 5.
         validation_fraction: share of the entries held out along the path.

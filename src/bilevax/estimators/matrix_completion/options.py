@@ -20,16 +20,14 @@ class Effort(NamedTuple):
     most_radii: int
     """Of the path; 0 leaves the shrunk matrix out where factors are fitted."""
     most_factors: int
-    more_components: float
-    """The factors' features of the pattern, as a multiple of `n_similarity_components`."""
     most_entries: float
     """For which a shrunk matrix is tried beside the factors."""
 
 
 EFFORTS = {
-    "fast": Effort(0, 20, 1.0, 0),
-    "default": Effort(20, 40, 1.0, 2e6),
-    "best": Effort(20, 100, 2.5, np.inf),
+    "fast": Effort(0, 20, 0),
+    "default": Effort(20, 40, 2e6),
+    "best": Effort(20, 100, np.inf),
 }
 
 

@@ -129,7 +129,7 @@ class _Path:
         if fit.cut is not None:
             return np.nan
         binds, x = fit.ball_binds(), fit.state.x
-        # Where the ball does not bind, the error depends on the start: such a radius must not be better than the others.
+        # Where the ball does not bind, the error depends on the start: such a radius must not win.
         self.scores[radius] = rmse if binds else max(rmse, (1 + 2 * _GAIN) * self.lowest)
         start = start if not binds or stop.status is Status.MAX_STEPS else x
         self.kept[radius] = _Tried(x, start, (fit.residual() + fit.values)[fit.held_out])

@@ -79,7 +79,7 @@ class Refit(NamedTuple):
 
 def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late: Deadline) -> FactorChoice:
     """The setting and the number of factors that predict the held-out entries best."""
-    components = int(options.effort.more_components * options.n_similarity_components)
+    components = options.n_similarity_components
     levels = [[Split(observe(*part), components)] for part in _levels(entries, held_out)]
     if len(entries.values) < _FEW_ENTRIES:
         levels[0] += [Split(observe(entries, other), components) for other in _other_splits(held_out)]
@@ -144,7 +144,7 @@ def fit_refit(
     entries: Entries, chosen: FactorChoice, options: Options, late: Deadline
 ) -> tuple[Factors, PatternFeatures | None]:
     """The factors of all entries, from those that were chosen or anew, and the features of their pattern."""
-    components = int(options.effort.more_components * options.n_similarity_components)
+    components = options.n_similarity_components
     if chosen.start is not None:
         levels: list[Observed] = [chosen.start.observed.all_learned()]
     else:
