@@ -312,7 +312,7 @@ def test_verbose_shows_each_radius(capsys):
     model = MatrixCompletion(verbose=1, similarity=0.0).fit(TRIPLE)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(model.choices_["ranks"]) + len(model.path_)
-    assert re.fullmatch(r"1 factors: held-out RMSE 0\.\d+", lines[1]) and "radius" in lines[-1]
+    assert re.fullmatch(r"rank 1: held-out RMSE 0\.\d+", lines[1]) and "radius" in lines[-1]
     MatrixCompletion(verbose=1, radius=40.0, similarity=0.0).fit(TRIPLE)
     assert f"all {len(TRIPLE[0])} entries" in capsys.readouterr().err
 

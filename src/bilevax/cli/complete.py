@@ -30,6 +30,9 @@ def add(subparsers: Any) -> None:
         "--test-fraction", type=float, default=0.1, metavar="F", help="share held out, 0 for none (default: 0.1)"
     )
     parser.add_argument("--radius", default="auto", help="of the ball of low-rank matrices, or auto (default: auto)")
+    parser.add_argument(
+        "--effort", choices=["fast", "default", "best"], default="default", help="how much is tried (default: default)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the method (default: 0)")
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="end each fit after this time (default: no limit)"
@@ -94,7 +97,9 @@ def _estimator(radius: float | str, options: argparse.Namespace) -> Any:
     from bilevax.estimators import MatrixCompletion
 
     verbose = 0 if options.quiet else 1
-    return MatrixCompletion(radius, time_limit=options.time_limit, random_state=options.seed, verbose=verbose)
+    return MatrixCompletion(
+        radius, effort=options.effort, time_limit=options.time_limit, random_state=options.seed, verbose=verbose
+    )
 
 
 def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:

@@ -43,11 +43,11 @@ class PathResult:
 
     def __str__(self) -> str:
         radii, best = [row["radius"] for row in self.rows], self.radius
+        marks = {"score": lambda row: f"{row['score']:.5g}", "": lambda row: "best" if row["radius"] == best else ""}
+        table = tables.markdown([row | {name: mark(row) for name, mark in marks.items()} for row in self.rows])
         words = "No radius has a finite score." if np.isnan(best) else f"The best radius is {best:.4g}."
-        for end, size in ((radii[0], "small"), (radii[-1], "large")):
-            if best == end and len(radii) > 1:
-                words += f" It is the {size}est one tried; also try {size}er ones."
-        return tables.markdown([{**row, "": "best" * (row["radius"] == best)} for row in self.rows]) + f"\n\n{words}"
+        ends = {radii[0]: "smallest one tried: also try smaller", radii[-1]: "largest one tried: also try larger"}
+        return f"{table}\n\n{words}" + (f" It is the {ends[best]} ones." if best in ends and len(radii) > 1 else "")
 
 
 def path(
@@ -86,14 +86,10 @@ def path(
     4.0
     """
     plan = make_plan(steps=steps, tol=tol, stop=stop, time_limit=time_limit, key=key)
-    if not isinstance(problem, BilevelProblem):
-        raise TypeError(f"path: the first argument must be a bx.BilevelProblem, got {type(problem).__name__}.")
-    runs = _Runs(problem, solver, score, plan)
-    listed = _check_radii(runs.own if radii is None else radii, score)
     checks.check_solver(solver)
     checks.check_concrete(problem, x0, y0, solver)
-    runs.begin = checks.check_start(problem, x0, y0)
-    runs.score_at(*runs.begin)
+    runs = _Runs(problem, solver, score, plan, checks.check_start(problem, x0, y0))
+    listed = _check_radii(runs.own if radii is None else radii, score)
     with runs.interrupt:
         if radii is None or np.ndim(radii) == 0:
             radius = search_radius(runs.evaluate, listed[0], stop=runs.ended).radius
@@ -120,27 +116,31 @@ def _check_radii(radii: Any, score: Any) -> list[float]:
 class _Runs:
     """The runs so far: for each radius its row and its result."""
 
-    def __init__(self, problem: BilevelProblem, solver: Solver | None, score: Any, plan: Plan):
+    def __init__(self, problem: BilevelProblem, solver: Any, score: Any, plan: Plan, begin: tuple[PyTree, PyTree]):
         sizes = [field.name for field in dataclasses.fields(problem.domain) if field.name in ("radius", "trace")]
         if not sizes:
             raise ValueError(f"path: {problem.domain!r} has no radius; use a set that has one, such as bx.L2Ball.")
         if score is not None and not callable(score):
             raise TypeError(f"path: score must be a function of (x, y, data), got {score!r}.")
-        self.problem, self.solver, self.score, self.plan = problem, solver, score, plan
+        self.problem, self.solver, self.score, self.plan, self.begin = problem, solver, score, plan, begin
         self.field, self.own = sizes[0], float(getattr(problem.domain, sizes[0]))
-        self.begin: tuple[PyTree, PyTree] = (None, None)
         self.done: dict[float, tuple[dict[str, Any], Result]] = {}
         self.interrupt, self.seconds_left = Interrupt(), plan.time_limit
+        self.score_at(*begin)  # a score that cannot be used is refused before the first run
 
     def evaluate(self, radius: float, near: float | None) -> float:
-        """Solve at this radius from the solution at `near`, or from the nearest one above; the score."""
-        domain = eqx.tree_at(lambda s: getattr(s, self.field), self.problem.domain, trees.as_leaf(radius))
+        """Solve at this radius, from the solution at `near` or from the one above; return the score."""
         before, (x, y) = self.own, self.begin
         if self.done:
-            before = min(self.done) if near is None else near
-            result = self.done[before][1]
-            x, y = result.x, trees.cast(result.y, trees.dtype(result.x))
-        x = _moved_into(trees.cast(domain, trees.dtype(x)), x, radius / before)
+            before = near if near in self.done else min(self.done)
+            x, y = self.done[before][1].x, trees.cast(self.done[before][1].y, trees.dtype(x))
+        domain = eqx.tree_at(lambda s: getattr(s, self.field), self.problem.domain, trees.as_leaf(radius))
+        try:
+            x = _moved_into(trees.cast(domain, trees.dtype(x)), x, radius / before)
+        except ValueError:  # no matrix of this size is in the set
+            if not self.done:
+                raise
+            return np.nan
         plan = self.plan._replace(time_limit=self.seconds_left)
         run = start(dataclasses.replace(self.problem, domain=domain), self.solver, x, y, plan)
         result = run.finish()

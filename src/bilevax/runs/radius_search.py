@@ -41,13 +41,11 @@ def search_radius(
     Args:
         evaluate: `evaluate(radius, near)` fits at this radius and returns the score, lower is better; NaN says that the
             fit failed. `near` is the largest smaller radius tried so far, for a warm start; None if there is none.
-        first: the first radius.
-        growth: ratio of a radius to the one before, above 1.
         gain: the relative improvement that counts. One radius without it is passed over if the score stays the same;
             a second one, or a score that rises, ends the search in that direction.
         most: the most radii to try before the bracket is refined.
-        refine: the most radii to try in the bracket. It ends at a width of 10 %, or where its scores differ by less
-            than `spread`, relative to the best; by default `gain`.
+        refine: the most radii to try in the bracket, until its width is below 10 % or its scores differ by less than
+            `spread` of the lowest one, by default `gain`.
         stop: asked before each radius but the first; True ends the search with the best radius so far.
 
     >>> from bilevax.runs.radius_search import search_radius
@@ -58,13 +56,13 @@ def search_radius(
     search = _Search(evaluate, gain, stop)
     search.try_at(first)
     search.walk(growth, most)
-    if not search.chosen() > first:
+    if not best_radius(search.scores, gain) > first:
         search.walk(1 / growth, most)
     for _ in range(refine):
         radius = search.next_in_bracket(gain if spread is None else spread)
         if radius is None or search.try_at(radius) is None:
             break
-    return RadiusSearch(search.tried, search.chosen())
+    return RadiusSearch(search.tried, best_radius(search.scores, gain))
 
 
 def best_radius(scores: Mapping[float, float], gain: float = 3e-4) -> float:
@@ -105,16 +103,12 @@ class _Search:
                 return
             flat = 0 if score < best and not _close(score, best, self.gain) else flat + 1
 
-    def chosen(self) -> float:
-        """The best radius so far."""
-        return best_radius(self.scores, self.gain)
-
     def next_in_bracket(self, spread: float) -> float | None:
         """A radius in the longer half of the bracket around the best radius; None if the bracket needs none.
 
         Of equal halves the one with the lower score at its end.
         """
-        best = self.chosen()
+        best = best_radius(self.scores, self.gain)
         if math.isnan(best):
             return None
         low = max((r for r in self.scores if r < best), default=best)

@@ -113,7 +113,7 @@ class Growth:
         squares = (predictions - self.truth) ** 2
         rmse, score = float(np.sqrt(squares.mean())), float(np.sqrt(_typical(squares, self.setting.tails)))
         self.path.append({"rank": self.rank, **self.setting._asdict(), "rmse": rmse})
-        self.late.tell(f"{self.rank} factors{self.setting.words()}: held-out RMSE {rmse:.4g}")
+        self.late.tell(f"rank {self.rank}{self.setting.words()}: held-out RMSE {rmse:.4g}")
         if score < self.lowest * (1 - self.gain):
             self.lowest, self._failed, self.rmse, self.predictions = score, 0, rmse, predictions
             self.best = [one.copy() for one in self.factors]
