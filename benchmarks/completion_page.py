@@ -141,9 +141,9 @@ def introduction(figures, seeds, data, command):
             "default the estimator fits factors as well",
             "([decision 18](decisions/0018-factors-that-estimate-their-ridges.md)), and is more accurate.",
             "The norm weights rows and columns by their number of entries, and it treats rows, and columns, with",
-            "entries in the same places as similar. Held-out entries choose the radius of the ball. The page leaves out",
-            "one part at a time, and then asks what the lower level of the bilevel problem adds. 'Defaults' are those of",
-            "this part. The page is written by",
+            "entries in the same places as similar. Held-out entries choose the radius of the ball. The page leaves",
+            "out one part at a time, and then asks what the lower level of the bilevel problem adds. The",
+            "defaults are those of this part. The page is written by",
         ),
         f"```\n{command}\n```",
         prose(
