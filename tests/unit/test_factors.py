@@ -1,13 +1,17 @@
 """Factors with estimated ridges: against dense algebra, the best ridge in hindsight, and data without factors."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from bilevax.estimators import MatrixCompletion, load
 from bilevax.estimators.matrix_completion import refit, selection
 from bilevax.estimators.matrix_completion.baseline import effects_only
-from bilevax.estimators.matrix_completion.entries import Entries
-from bilevax.estimators.matrix_completion.observed import observe
+from bilevax.estimators.matrix_completion.entries import Entries, valid_entries
+from bilevax.estimators.matrix_completion.observed import few_rows, observe
 from bilevax.estimators.matrix_completion.selection import Blend
 from bilevax.linalg import row_ridges
 from bilevax.linalg.row_ridges import Lines, Regression, Weighting, residuals, solve_rows
@@ -250,3 +254,90 @@ def test_a_time_limit_and_the_number_of_components_reach_the_factors(monkeypatch
     MatrixCompletion(effort="fast", n_similarity_components=7).fit(entries)
     MatrixCompletion(effort="best", similarity=2.0, n_similarity_components=8).fit(entries)
     assert asked == [7, 8]
+
+
+# ---- what was chosen, and where
+
+
+def test_on_a_scale_noise_with_long_tails_has_to_predict_better(rng):
+    """Where some values are far below the others, as on ratings from 1 to 10, a median is likelier than a mean."""
+    rows, cols = np.nonzero(rng.random((150, 100)) < 0.4)
+    bad = rng.random(len(rows)) < 0.12
+    values = np.where(bad, rng.integers(1, 4, len(rows)), rng.integers(8, 11, len(rows))).astype(float)
+    model = MatrixCompletion(effort="fast").fit((rows, cols, values))
+    assert model.range_ == (1.0, 10.0) and not model.choices_["long_tails"]
+    expected = np.mean(values)
+    assert abs(model.complete().mean() - expected) < 0.1  # not the median, which is far above
+
+
+def test_a_large_matrix_begins_with_few_rows(monkeypatch):
+    whole, mask, entries = low_rank((400, 60), 3, 0.3, 0.5, 16)
+    at_once = error_outside(MatrixCompletion(effort="fast").fit(entries), whole, mask)
+    monkeypatch.setattr(refit, "_FEW", 3000)
+    monkeypatch.setattr(refit, "_FEW_ENTRIES", 0)
+    model = MatrixCompletion(effort="fast").fit(entries)
+    assert error_outside(model, whole, mask) < 1.05 * at_once
+    # The ranks of few rows come first, then those of all of them, which begin where the few have ended.
+    ranks = [row["rank"] for row in model.choices_["ranks"]]
+    all_rows = ranks[len(ranks) - 1 - ranks[::-1].index(0) :]
+    assert all_rows[0] == 0 and all_rows[1] >= 2
+    assert error_outside(model.fit_again(entries), whole, mask) < 1.05 * at_once
+
+
+def test_few_rows_keep_the_entries_of_the_rows_that_are_drawn(rng):
+    for shape in ((30, 8), (8, 30)):
+        rows, cols = np.nonzero(rng.random(shape) < 0.7)
+        entries = Entries(rows, cols, 100.0 * rows + cols, shape)
+        part, held_out = few_rows(entries, rows + cols == 5, 0.5)
+        axis = int(shape[1] > shape[0])
+        assert part.shape[1 - axis] == 8 and 0 < part.shape[axis] < 30
+        # The values tell where an entry comes from.
+        origin = np.divmod(part.values.astype(int), 100)
+        drawn = np.unique(origin[axis])
+        np.testing.assert_array_equal(drawn[part[axis]], origin[axis])
+        np.testing.assert_array_equal(part[1 - axis], origin[1 - axis])
+        assert len(part.values) == np.sum(np.isin(entries[axis], drawn))
+        np.testing.assert_array_equal(held_out, origin[0] + origin[1] == 5)
+
+
+def test_units_and_origin_of_the_values_do_not_matter():
+    whole, mask, (rows, cols, values) = low_rank((80, 60), 3, 0.3, 0.5, 17)
+    first = MatrixCompletion().fit((rows, cols, values))
+    for scale, shift, tol in ((1e-9, 0.0, 1e-6), (1e6, 0.0, 1e-6), (1e-3, 5.0, 0.2)):  # a shift needs effects
+        model = MatrixCompletion(dtype="float64").fit((rows, cols, scale * values + shift))
+        assert model.choices_["taken"] == first.choices_["taken"]
+        np.testing.assert_allclose((model.complete() - shift) / scale, first.complete(), atol=tol)
+
+
+def test_a_fit_of_factors_does_not_load_jax():
+    code = """
+import sys, numpy as np
+from bilevax.estimators import MatrixCompletion
+rng = np.random.default_rng(0)
+rows, cols = np.nonzero(rng.random((30, 20)) < 0.5)
+MatrixCompletion(effort="fast").fit((rows, cols, rng.standard_normal(len(rows)))).predict([0], [1])
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_says_what_it_is_and_how_sure_that_is():
+    _, _, entries = low_rank((100, 60), 3, 0.3, 0.5, 18)
+    assert str(MatrixCompletion()) == repr(MatrixCompletion())
+    words = str(MatrixCompletion(effort="fast").fit(entries))
+    assert "of a 100 x 60 matrix from" in words and "3 factors" in words
+    assert re.search(r"held out +RMSE 0\.\d+ on \d+ entries \(effects alone 1\.\d+, factors 0\.\d+\)", words)
+    assert re.search(r"similarity of rows and columns not used; RMSE lower .* \(standard error \S+\)", words)
+    alone = str(MatrixCompletion(radius=5.0).fit(entries))
+    assert "in a ball of radius 5" in alone and "held out" not in alone
+
+
+def test_sorted_entries_are_not_copied_and_others_are_sorted(rng):
+    rows, cols = np.nonzero(rng.random((20, 15)) < 0.5)
+    values = rng.standard_normal(len(rows))
+    kept = valid_entries(rows, cols, values)
+    assert kept.rows is rows and kept.cols is cols and kept.values is values
+    order = rng.permutation(len(rows))
+    found = valid_entries(rows[order], cols[order], values[order])
+    for a, b in zip(found[:3], (rows, cols, values), strict=True):
+        np.testing.assert_array_equal(a, b)

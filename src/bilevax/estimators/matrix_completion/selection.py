@@ -23,6 +23,7 @@ _ROUGH, _FINAL, _FINE = 2e-2, 7e-3, 2e-3  # how far a sweep may still move predi
 TAILS = 4.0
 """Degrees of freedom of the noise where some values are far off."""
 _LIKELIER = 0.02  # the gain in log-likelihood per entry for which such a noise is taken
+_KEPT = 0.9  # the share of held-out entries, those with the least errors, by which it is judged
 _SHARES = np.linspace(0.0, 1.0, 11)
 
 
@@ -96,7 +97,9 @@ class Growth:
             self._stuck += self.rank <= before  # the data do not support one more
             hopeless = self.rank == before == 0
             self.done = hopeless or max(self._failed, self._stuck) >= self._patience
-        if not clearly_better(self.squares, (self._effects[1] - self.truth) ** 2):  # effects alone are as good
+        alone = (self._effects[1] - self.truth) ** 2
+        limit = np.inf if np.isinf(self.setting.tails) else np.quantile(alone, _KEPT)  # or values far off would decide
+        if not clearly_better(np.minimum(self.squares, limit), np.minimum(alone, limit)):
             self.rmse, self.predictions, self.best = self._effects
         return self
 
@@ -243,10 +246,10 @@ def _far_off(errors: np.ndarray) -> bool:
 
 
 def _typical(squares: np.ndarray, tails: float) -> float:
-    """The mean; with long tails, without the largest tenth."""
+    """The mean; with long tails, without the largest ones."""
     if np.isinf(tails):
         return float(squares.mean())
-    kept = max(1, int(0.9 * len(squares)))
+    kept = max(1, int(_KEPT * len(squares)))
     return float(np.partition(squares, kept - 1)[:kept].mean())
 
 
