@@ -281,7 +281,9 @@ def test_a_large_matrix_begins_with_few_rows(monkeypatch):
     ranks = [row["rank"] for row in model.choices_["ranks"]]
     all_rows = ranks[len(ranks) - 1 - ranks[::-1].index(0) :]
     assert all_rows[0] == 0 and all_rows[1] >= 2
+    choices = model.choices_
     assert error_outside(model.fit_again(entries), whole, mask) < 1.05 * at_once
+    assert model.choices_ == choices
 
 
 def test_few_rows_keep_the_entries_of_the_rows_that_are_drawn(rng):

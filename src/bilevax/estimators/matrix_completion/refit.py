@@ -36,8 +36,9 @@ class FactorChoice(NamedTuple):
     alone: float
     """The error of effects alone."""
     path: list[dict[str, Any]]
+    held_out: int
     predictions: np.ndarray
-    """Of the entries held out."""
+    """Of the entries held out; none where an earlier fit chose."""
     start: Factors | None
     """The factors themselves, where they are at hand."""
     comparisons: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
@@ -71,7 +72,7 @@ class Refit(NamedTuple):
                 "taken": self.blend.rmse,
             },
             "standard_error": self.blend.error,
-            "held_out": len(self.factors.predictions),
+            "held_out": self.factors.held_out,
             "comparisons": self.factors.comparisons,
             "ranks": self.factors.path,
         }
@@ -94,7 +95,7 @@ def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late:
     alone, rmse = (float(np.sqrt(np.mean((p - truth.values) ** 2))) for p in (plain.predict(*truth[:2]), predictions))
     path = [row for one in chosen.tried for row in one.path]
     return FactorChoice(
-        best.best[0].rank, best.setting, rmse, alone, path, predictions, best.best[0],
+        best.best[0].rank, best.setting, rmse, alone, path, len(predictions), predictions, best.best[0],
         [one._asdict() for one in chosen.comparisons], plain.ridges(),
     )  # fmt: skip
 
@@ -134,7 +135,8 @@ def again_as(choices: dict[str, Any]) -> Refit | None:
     tails = TAILS if choices["long_tails"] else np.inf
     setting = Setting(choices["effects"], choices["similarity_of_factors"], tails)
     factors = FactorChoice(
-        choices["n_factors"], setting, errors["factors"], errors["effects alone"], choices["ranks"], none, None,
+        choices["n_factors"], setting, errors["factors"], errors["effects alone"], choices["ranks"],
+        choices.get("held_out", 0), none, None,
         comparisons=choices.get("comparisons", []),
     )  # fmt: skip
     return Refit(factors, Blend(choices["share_of_factors"], errors["taken"], choices["standard_error"]))
