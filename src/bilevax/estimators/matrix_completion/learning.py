@@ -18,7 +18,7 @@ from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
-from bilevax.estimators.matrix_completion.options import Options
+from bilevax.estimators.matrix_completion.options import EFFORTS, Options
 from bilevax.estimators.matrix_completion.refit import (
     FactorChoice,
     Refit,
@@ -129,9 +129,11 @@ def _needs_ball(
         return start.refit is None or start.refit.blend.share < 1
     if chosen is None:
         return True
-    # Where values are far off, the squared loss of the shrunk matrix would follow them.
-    normal = np.isinf(chosen.setting.tails)
-    return bool(normal and len(entries.values) <= options.effort.most_entries and not deadline())
+    effort, normal = options.effort, np.isinf(chosen.setting.tails)
+    # Where values are far off, the squared loss of the shrunk matrix would follow them. Where the data support no
+    # factor, a shrunk matrix adds little, and much work if most rows have few entries.
+    worth_a_try = normal and (chosen.rank > 0 or effort is EFFORTS["best"])
+    return bool(worth_a_try and len(entries.values) <= effort.most_entries and not deadline())
 
 
 def _begin(entries: Entries, options: Options, interrupt: Interrupt, precision: ExitStack) -> CompletionFit:
