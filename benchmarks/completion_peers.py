@@ -3,12 +3,12 @@
     python benchmarks/completion_peers.py --data 100k [--seeds 0 1 2 3 4] [--peers NAME ...] [--json FILE]
         [--minutes N] [--like FILE [--best 3]]
 
-Needs cmfrec, scikit-surprise and pandas. A seed decides which tenth of the ratings is the test set. Settings are chosen
-by the RMSE on a tenth of the other ratings, by a search along one setting at a time; the chosen one is then fitted to
-all of them. Users and items that are new in the test set get what the peer predicts by its own rule. The file is
-written after every figure, and figures that it already holds are not measured again. With `--like`, only the best
-settings that a search has left in that file are tried, and a single one is taken as it is. Seconds are those of one
-busy core.
+Needs cmfrec, scikit-surprise, pandas and, for its own figures, myfm. A seed decides which tenth of the ratings is the
+test set. Settings are chosen by the RMSE on a tenth of the other ratings, by a search along one setting at a time;
+the chosen one is then fitted to all of them. Users and items that are new in the test set get what the peer predicts
+by its own rule. The file is written after every figure, and figures that it already holds are not measured again.
+With `--like`, only the best settings that a search has left in that file are tried, and a single one is taken as it
+is. Seconds are those of one busy core.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import surprise
 from cmfrec import CMF
-from scipy.sparse import coo_matrix
+from scipy.sparse import coo_matrix, csr_matrix, diags, hstack, identity
 
 import bilevax as bx
 from bilevax.drawing.tables import markdown
@@ -100,6 +100,31 @@ def fit_surprise(algorithm, known, **setting):
     return predict
 
 
+def fit_myfm(known, rank, n_iter):
+    """A Bayesian factorization machine with the features of SVD++ for users and for items (package `myfm`)."""
+    from myfm import MyFMRegressor, RelationBlock
+
+    users, items = known.shape
+    rated = csr_matrix((np.ones(len(known.values)), (known.users, known.items)), known.shape)
+
+    def features(pattern, own):
+        """One for itself, and for each partner one over the root of their number."""
+        counts = np.maximum(np.asarray(pattern.sum(axis=1)).ravel(), 1)
+        return hstack([identity(own), diags(counts**-0.5) @ pattern], format="csr")
+
+    tables = features(rated, users), features(rated.T.tocsr(), items)
+
+    def blocks(rows, cols):
+        return [RelationBlock(index, table) for index, table in zip((rows, cols), tables, strict=True)]
+
+    model = MyFMRegressor(rank=rank, random_seed=0)
+    model.fit(
+        None, known.values, X_rel=blocks(known.users, known.items), n_iter=n_iter, n_kept_samples=n_iter,
+        group_shapes=[users, items, items, users],
+    )  # fmt: skip
+    return lambda rows, cols: model.predict(None, X_rel=blocks(rows, cols))
+
+
 def fit_bias(known, reg_u, reg_i):
     """The mean, and an effect of each user and item, alternated until nothing moves."""
     return fit_surprise("BaselineOnly", known, bsl_options=baseline(reg_u, reg_i))
@@ -149,6 +174,7 @@ PEERS = {
             ),
         ],
     ),
+    "myFM": Peer(fit_myfm, [({"rank": [8, 12, 20]}, {"rank": 12, "n_iter": 300})]),
     "Surprise SVD": Peer(
         partial(fit_surprise, "SVD", random_state=0),
         [
