@@ -17,6 +17,7 @@ OPTIONS = {
     "auto": ["--quick", "--out", str(RESULTS / "auto")],
     "completion_ablation": ["--out", str(RESULTS / "completion.md")],
     "completion_peers": ["--data", "100k"],
+    "completion_scale": ["--peer"],
 }
 
 
