@@ -9,7 +9,6 @@ import numpy as np
 
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 from bilevax.runs.radius_search import search_radius
-from bilevax.runs.stopping import Status
 
 _STRENGTHS = (0.0, 2.0)
 _GAIN = 3e-4  # the relative gain from another radius that counts
@@ -60,9 +59,6 @@ class _Tried(NamedTuple):
     """Where the steps at one radius ended."""
 
     x: Any
-    start: Any
-    """Where a larger radius starts: at x; or where this radius started if it ran out of steps or if its ball does not
-    bind. Otherwise a larger radius would look better only because it continues."""
     predictions: np.ndarray
     """Of the entries held out."""
 
@@ -114,12 +110,11 @@ class _Path:
         if radius in self.kept:  # the first radius, when the search begins
             return self.scores[radius]
         fit, began = self.fit, time.perf_counter()
-        start = self.kept[near].start if near in self.kept else fit.zero()
         if self.rows:  # the momentum and the step size of another radius would raise the rank
-            fit.begin_at(start)
+            fit.begin_at(self.kept[near].x if near in self.kept else fit.zero())
         steps = fit.steps
         fit.set_radius(radius)
-        stop = fit.go(self.lowest)
+        fit.go(self.lowest)
         rmse = fit.held_out_rmse()
         fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + (", with similarity" if fit.similarity else ""))
         seconds = time.perf_counter() - began
@@ -128,11 +123,11 @@ class _Path:
         )
         if fit.cut is not None:
             return np.nan
-        binds, x = fit.ball_binds(), fit.state.x
         # Where the ball does not bind, the error depends on the start: such a radius must not win.
-        self.scores[radius] = rmse if binds else max(rmse, (1 + 2 * _GAIN) * self.lowest)
-        start = start if not binds or stop.status is Status.MAX_STEPS else x
-        self.kept[radius] = _Tried(x, start, (fit.residual() + fit.values)[fit.held_out])
+        best = self.lowest
+        may_win = fit.ball_binds() or not np.isfinite(best)
+        self.scores[radius] = rmse if may_win else max(rmse, (1 + 2 * _GAIN) * best)
+        self.kept[radius] = _Tried(fit.state.x, (fit.residual() + fit.values)[fit.held_out])
         self._forget()
         return self.scores[radius]
 
