@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.linalg.row_blocks import PARALLEL, side_by_side
+from bilevax.linalg.row_blocks import side_by_side
 
 _BLOCKS = 8  # of rows, on any machine: the sums depend on them in the last digits
+_PARALLEL = 1 << 14  # entries from which on blocks run side by side
 _CHUNK = 1024  # entries of a row that are multiplied at once
 _FASTMATH = {"reassoc", "contract", "nsz"}  # NaN and infinity keep their meaning
 
@@ -197,7 +198,7 @@ def row_sums(lines: Lines, table: np.ndarray) -> np.ndarray:
 def _in_blocks(lines: Lines, job: Callable[[int, int], Any]) -> list[Any]:
     """What a job returns for blocks of rows with about as many entries; blocks run side by side."""
     n = len(lines.starts)
-    if len(lines.index) < PARALLEL:
+    if len(lines.index) < _PARALLEL:
         return [job(0, n)]
     inside = np.searchsorted(lines.starts, np.linspace(0, len(lines.index), _BLOCKS + 1)[1:-1])
     bounds = np.concatenate([[0], inside, [n]])
