@@ -12,7 +12,7 @@ from bilevax.estimators.matrix_completion import refit, selection
 from bilevax.estimators.matrix_completion.baseline import effects_only
 from bilevax.estimators.matrix_completion.entries import Entries, valid_entries
 from bilevax.estimators.matrix_completion.observed import few_rows, observe
-from bilevax.estimators.matrix_completion.selection import Blend
+from bilevax.estimators.matrix_completion.selection import Blend, choose_blend, clearly_better
 from bilevax.linalg import row_ridges
 from bilevax.linalg.row_ridges import Lines, Regression, Weighting, residuals, solve_rows
 
@@ -343,3 +343,15 @@ def test_sorted_entries_are_not_copied_and_others_are_sorted(rng):
     found = valid_entries(rows[order], cols[order], values[order])
     for a, b in zip(found[:3], (rows, cols, values), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_something_is_added_only_if_it_is_better_by_a_standard_error(rng):
+    truth, noise = rng.standard_normal(4000), 0.5 * rng.standard_normal((2, 4000))
+    both = choose_blend(truth + noise[0], truth + noise[1], truth)
+    assert 0.3 <= both.share <= 0.7 and both.rmse == pytest.approx(0.5 / np.sqrt(2), rel=0.05)
+    # A gain on forty entries that comes from a single one is chance.
+    few, errors = np.zeros(40), np.full(40, 1.0)
+    luckier = errors.copy()
+    luckier[:2] = 0.0, 1.2
+    assert np.mean(luckier**2) < 0.99 * np.mean(errors**2) and not clearly_better(luckier**2, errors**2)
+    assert choose_blend(few + luckier, few + errors, few).share == 1.0
