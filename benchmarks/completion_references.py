@@ -61,7 +61,7 @@ def rmse(completed, values, where):
 def effects_alone(made):
     """The mean, and a number for each row and column, by ridge regression with ridge 5."""
     rows, cols = np.indices(made.observed.shape)
-    completed = effects_only(*made.entries()).predict(rows.ravel(), cols.ravel())
+    completed = effects_only(*made.entries(), ridge=5.0).predict(rows.ravel(), cols.ravel())
     return completed.reshape(made.observed.shape), {"ridge": 5.0}
 
 
