@@ -158,10 +158,21 @@ def test_a_saved_model_is_the_same_model(model, tmp_path):
     again, row_ids, col_ids = load(path)
     np.testing.assert_allclose(again.complete(), model.complete(), rtol=1e-5, atol=1e-5)  # kept in single precision
     np.testing.assert_array_equal(again.recommend(5)[0], model.recommend(5)[0])
+    assert str(again) == str(model).rsplit("\n", 1)[0]  # a file does not say how the fit ended
+    assert rmse(again.fit_again(TRIPLE).complete(), model.complete()) < 0.05
     assert row_ids[7] == "u7" and col_ids[7] == 7 and again.get_params() == model.get_params()
     (tmp_path / "other.npz").write_bytes(b"no model")
     with pytest.raises(ValueError, match="is not a model written by bilevax"):
         load(tmp_path / "other.npz")
+
+
+def test_a_model_does_not_change_with_the_arrays_it_learned_from():
+    rows, cols, values = (part.copy() for part in TRIPLE)
+    model = MatrixCompletion(effort="fast").fit((rows, cols, values))
+    before, best = model.predict(rows, cols), model.recommend(3)[0]
+    cols[:], values[:] = 0, 0.0
+    np.testing.assert_array_equal(model.recommend(3)[0], best)
+    np.testing.assert_array_equal(model.predict(*TRIPLE[:2]), before)
 
 
 def test_new_ratings_begin_where_the_last_fit_ended():

@@ -29,19 +29,21 @@ from bilevax.runs.stopping import Status
 class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     """Complete a matrix from some of its entries: mean, effects of rows and columns, and a matrix of low rank.
 
-    The low-rank part minimises the upper level of the bilevel completion problem over a ball of the (weighted) trace
-    norm, by `bx.BlockIBCG` on the observed entries; the effects are fitted jointly, by ridge regression.
+    The low-rank part is a product of factors whose ridges are estimated from the data, or a shrunk matrix, or a mix of
+    both. The shrunk matrix minimises the upper level of the bilevel completion problem over a ball of the (weighted)
+    nuclear norm, by `bx.BlockIBCG` on the observed entries. Held-out entries choose; `print(model)` says what.
 
     Args:
-        radius: of the ball; "auto" follows a warm-started path of growing radii, takes the one that predicts held-out
-            training entries best, and fits again on all entries.
+        radius: of the ball; "auto" searches for the one that predicts held-out training entries best, and fits again
+            on all entries.
         max_rank: the largest rank of the low-rank part; None for no limit but the radius.
         weighted: weight rows and columns in the norm by a power of their counts (weighted nuclear norm).
         similarity: strength of the similarity of rows and of columns, read from where they have entries (users who
             rate the same items have similar tastes); 0 turns it off, "auto" lets held-out entries choose 0 or 2.
         n_similarity_components: how many singular vectors describe the similarity.
         effects: fit one number for each row and each column.
-        ridge: of the effects, in units of one observation; "auto" estimates one for rows and one for columns.
+        ridge: of the effects beside the shrunk matrix, in units of one observation; "auto" estimates one for rows and
+            one for columns.
         denoise: weight `lambda1` of the pseudo-Huber regularizer of the lower level; 0 leaves the values as they are.
         coupling: weight `lambda2` that ties the denoised values to the matrix.
         delta: scale of the pseudo-Huber regularizer.
@@ -57,8 +59,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         validation_fraction: share of the entries held out along the path.
         max_steps: the most steps at each radius.
         tol: a radius is done when a step changes the training error by at most this share.
-        time_limit: seconds of stepping; when they are over, `fit` keeps the model it has.
-        dtype: "float32" or "float64", of the computation; predictions are float64. Ratings need no more than float32.
+        time_limit: in seconds; when they are over, `fit` keeps the model it has.
+        dtype: "float32" or "float64", of the shrunk matrix; ratings need no more than float32. Factors are computed in
+            float64 up to 2 million entries. Predictions are float64.
         warm_start: begin the next `fit` where the last one ended, at its radius; rows and columns may be new.
         random_state: of the entries held out.
         verbose: 1 shows a line for each number of factors and for each radius on standard error.

@@ -29,7 +29,7 @@ def attributes_of(learned: Learned) -> dict[str, Any]:
         "n_steps_": max(len(learned.trace) - 1, 0),
         "range_": (float(values.min()), float(values.max())) if learned.options.clip else (-np.inf, np.inf),
         "entry_starts_": starts,
-        "entry_cols_": entries.cols,
+        "entry_cols_": entries.cols.astype(np.int32),  # a copy: the entries may be the user's own arrays
         "row_counts_": np.diff(starts),
         "col_counts_": np.bincount(entries.cols, minlength=entries.shape[1]),
         "ridges_": learned.options.ridges,

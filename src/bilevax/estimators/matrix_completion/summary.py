@@ -17,13 +17,14 @@ def describe(model: Any) -> str:
     """One screen about a fitted `MatrixCompletion`."""
     p, q = len(model.left_), len(model.right_)
     lines = [
-        f"MatrixCompletion of a {p} x {q} matrix from {len(model.entry_cols_)} entries, {model.seconds_:.1f} s",
+        f"MatrixCompletion of a {p} x {q} matrix from {len(model.entry_cols_)} entries",
         f"  model        {model_words(model)}",
     ]
     lines += [f"  {part}" for part in choice_words(model.choices_)]
     if np.isfinite(model.range_[0]):
         lines.append(f"  clipped      predictions are kept between {model.range_[0]:g} and {model.range_[1]:g}")
-    lines.append(f"  ended        {model.status_}: {model.message_}")
+    if hasattr(model, "status_"):  # not in a model that was read from a file
+        lines.append(f"  ended        {model.status_} after {model.seconds_:.1f} s: {model.message_}")
     return "\n".join(lines)
 
 
