@@ -107,7 +107,7 @@ def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping
         write_csv(folder / "predictions.csv", ["user", "item", "rating", "prediction"], lines)
         written.append("predictions.csv")
     try:
-        if draw_path(folder / "path.png", path, metrics["radius"], metrics["rank"]):
+        if draw_path(folder / "path.png", path, metrics["radius"], trial.estimator.shrunk_.left.shape[1]):
             written.append("path.png")
     except ImportError as error:
         print(f"bilevax complete: path.png is not drawn: {error}", file=sys.stderr)
