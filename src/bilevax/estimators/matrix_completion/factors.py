@@ -214,9 +214,9 @@ class Factors:
         """Add the leading singular directions of what is left."""
         observed, left = self.observed, []
         for lines, own, other in ((observed.by_row, self.rows, self.cols), (observed.by_col, self.cols, self.rows)):
-            left.append(residuals(lines, other.design(self.effects)[0], self._offset(other), own.factors))
+            left.append(residuals(lines, other.design(self.effects)[0], self.offset(other), own.factors))
             if np.isfinite(self.tails):
-                left[-1] *= self._weighting.of(left[-1])
+                left[-1] *= self.weighting.of(left[-1])
         u, values, v = low_rank.leading(observed.operator(*left), more, dtype=observed.dtype)
         # As large as the entries seen suggest for all of them.
         size = np.sqrt(values * (observed.shape[0] * observed.shape[1] / observed.count))
@@ -231,11 +231,13 @@ class Factors:
         moved.cols.take_over(self.cols)
         return moved
 
-    def _offset(self, other: Axis) -> np.ndarray:
+    def offset(self, other: Axis) -> np.ndarray:
+        """What is known of each entry before its row is: the mean, and the effect of its column."""
         return np.asarray((other.factors[:, -1] + self.mean).astype(self.observed.dtype))
 
     @property
-    def _weighting(self) -> Weighting:
+    def weighting(self) -> Weighting:
+        """The weights of entries by their residuals."""
         return Weighting(self.tails, self.noise, self.unknown)
 
     def _solve(self, own: Axis, other: Axis, lines: Lines, shares: np.ndarray) -> Summary:
@@ -243,7 +245,7 @@ class Factors:
         ridge = np.maximum(self.noise * own.precision, _TINY * self.noise)
         if self.fixed_ridge is not None:
             ridge, doubt = np.full(len(ridge), self.fixed_ridge), np.zeros_like(doubt)
-        regression = Regression(design, self._offset(other), ridge, shares, doubt, self._weighting)
+        regression = Regression(design, self.offset(other), ridge, shares, doubt, self.weighting)
         own.factors, summary = solve_rows(lines, regression, own.factors, own.centre)
         own.learn_prior(other.second_moment(design) + other.mean_doubt(doubt), self.noise)
         return summary

@@ -20,6 +20,7 @@ from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
 from bilevax.estimators.matrix_completion.options import EFFORTS, Options
 from bilevax.estimators.matrix_completion.refit import (
+    FEW_ENTRIES,
     FactorChoice,
     Refit,
     blend_with,
@@ -131,8 +132,8 @@ def _needs_ball(
         return True
     effort, normal = options.effort, np.isinf(chosen.setting.tails)
     # Where values are far off, the squared loss of the shrunk matrix would follow them. Where the data support no
-    # factor, a shrunk matrix adds little, and much work if most rows have few entries.
-    worth_a_try = normal and (chosen.rank > 0 or effort is EFFORTS["best"])
+    # factor, a shrunk matrix adds little, and much work if most of many rows have few entries.
+    worth_a_try = normal and (chosen.rank > 0 or len(entries.values) < FEW_ENTRIES or effort is EFFORTS["best"])
     return bool(worth_a_try and len(entries.values) <= effort.most_entries and not deadline())
 
 

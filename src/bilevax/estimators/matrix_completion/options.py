@@ -61,6 +61,11 @@ class Options(NamedTuple):
     dtype: str
     verbose: bool
 
+    @property
+    def most_factors(self) -> int:
+        """The most factors of a fit without a shrunk matrix."""
+        return min(self.effort.most_factors, self.max_rank or self.effort.most_factors)
+
 
 def options_of(estimator: Any) -> Options:
     """The parameters of an estimator as options; a wrong one is refused by name."""

@@ -11,6 +11,7 @@ from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.observed import Observed, few_rows, observe
 from bilevax.estimators.matrix_completion.options import Options
+from bilevax.estimators.matrix_completion.posterior import posterior_mean
 from bilevax.estimators.matrix_completion.selection import (
     TAILS,
     Blend,
@@ -24,7 +25,9 @@ from bilevax.estimators.matrix_completion.selection import (
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures
 
 _FEW, _STEP = 500_000, 8  # a matrix with more entries is fitted to an eighth of its rows first
-_FEW_ENTRIES, _SPLITS = 20_000, 3  # of fewer entries, other parts are held out as well
+FEW_ENTRIES = 20_000
+"""Of fewer entries, other parts are held out as well, and more is tried."""
+_SPLITS = 3
 
 
 class FactorChoice(NamedTuple):
@@ -65,6 +68,7 @@ class Refit(NamedTuple):
             "effects": setting.effects,
             "similarity_of_factors": setting.similarity,
             "long_tails": bool(np.isfinite(setting.tails)),
+            "averaged": setting.averaged,
             "rmse": {
                 "effects alone": self.factors.alone,
                 "shrunk": shrunk,
@@ -82,10 +86,10 @@ def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late:
     """The setting and the number of factors that predict the held-out entries best."""
     components = options.n_similarity_components
     levels = [[Split(observe(*part), components)] for part in _levels(entries, held_out)]
-    if len(entries.values) < _FEW_ENTRIES:
+    few = len(entries.values) < FEW_ENTRIES
+    if few:
         levels[0] += [Split(observe(entries, other), components) for other in _other_splits(held_out)]
-    most = min(options.effort.most_factors, options.max_rank or options.effort.most_factors)
-    search = Search(options.effects, options.similarity != 0, most, bool(options.clip))
+    search = Search(options.effects, options.similarity != 0, options.most_factors, bool(options.clip), few)
     chosen = choose_factors(levels, search, late)
     best = chosen.best
     plain = Factors(levels[-1][0].observed)
@@ -133,7 +137,7 @@ def again_as(choices: dict[str, Any]) -> Refit | None:
         return None
     errors, none = choices["rmse"], np.zeros(0)
     tails = TAILS if choices["long_tails"] else np.inf
-    setting = Setting(choices["effects"], choices["similarity_of_factors"], tails)
+    setting = Setting(choices["effects"], choices["similarity_of_factors"], tails, choices.get("averaged", False))
     factors = FactorChoice(
         choices["n_factors"], setting, errors["factors"], errors["effects alone"], choices["ranks"],
         choices.get("held_out", 0), none, None,
@@ -156,4 +160,6 @@ def fit_refit(
         split = Split(observed, components)
         factors = grown(split, chosen.setting, chosen.rank, factors, late)
     assert factors is not None
+    if chosen.setting.averaged:
+        factors = posterior_mean(factors, options.most_factors, late)
     return factors, split.features if chosen.setting.similarity else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.observed import Observed
+from bilevax.estimators.matrix_completion.posterior import posterior_mean
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures, features_of
 
 _GAIN, _LEAST_GAIN = 1e-3, 2e-4  # the relative gain for which something else is taken, by how many are held out
@@ -23,6 +25,10 @@ _ROUGH, _FINAL, _FINE = 2e-2, 7e-3, 2e-3  # how far a sweep may still move predi
 TAILS = 4.0
 """Degrees of freedom of the noise where some values are far off."""
 _LIKELIER = 0.02  # the gain in log-likelihood per entry for which such a noise is taken
+_UNKNOWN = (
+    0.2  # the variance of predictions over that of the noise, from which on averages over the posterior are tried
+)
+_ENOUGH = 1000  # entries held out to compare averages with the factors alone
 _KEPT = 0.9  # the share of held-out entries, those with the least errors, by which it is judged
 _SHARES = np.linspace(0.0, 1.0, 11)
 
@@ -35,6 +41,8 @@ class Setting(NamedTuple):
     """Whether features of the pattern are used."""
     tails: float = np.inf
     """Degrees of freedom of the noise; infinite for a normal one."""
+    averaged: bool = False
+    """Whether predictions are averaged over the posterior."""
 
     def words(self) -> str:
         """What differs from effects, no features and normal noise."""
@@ -123,6 +131,26 @@ class Growth:
         else:
             self._failed += 1
 
+    def on_fewer_splits(self, held_out: int) -> Growth:
+        """What the first splits say that together have so many entries held out, or all of them."""
+        sizes = np.cumsum([len(split.observed.held_out.values) for split in self.splits])
+        count = min(int(np.searchsorted(sizes, held_out)) + 1, len(sizes))
+        fewer, entries = copy(self), sizes[count - 1]
+        fewer.splits, fewer.factors, fewer.best = self.splits[:count], self.factors[:count], self.best[:count]
+        fewer.truth, fewer.predictions = self.truth[:entries], self.predictions[:entries]
+        fewer.rmse = float(np.sqrt(fewer.squares.mean()))
+        return fewer
+
+    def averaged(self, most: int) -> Growth:
+        """The same factors; predictions are averaged over the posterior of which they are a mode."""
+        other, means = copy(self), [posterior_mean(one, most, self.late) for one in self.best]
+        other.setting = self.setting._replace(averaged=True)
+        other.predictions = np.concatenate([one.predict(*one.observed.held_out[:2]) for one in means])
+        other.rmse = float(np.sqrt(other.squares.mean()))
+        other.path = [{"rank": means[0].rank, **other.setting._asdict(), "rmse": other.rmse}]
+        self.late.tell(f"averaged over the posterior: held-out RMSE {other.rmse:.4g}")
+        return other
+
     @property
     def squares(self) -> np.ndarray:
         """The squared errors of the best factors on held-out entries."""
@@ -187,6 +215,8 @@ class Search(NamedTuple):
     most_factors: int
     on_a_scale: bool
     """Whether values are on a scale, from 1 to 5 say, so that none is far off by error."""
+    few_entries: bool
+    """Whether there are so few entries that predictions may be averaged over the posterior."""
 
 
 def choose_factors(levels: Sequence[Sequence[Split]], search: Search, late: Deadline) -> Chosen:
@@ -236,6 +266,13 @@ def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> 
         likelier = gains.mean() > max(_LIKELIER, 2 * gains.std() / np.sqrt(len(gains)))
         taken = likelier and (robust.rmse < best.rmse * (1 - best.gain) or not search.on_a_scale)
         best = compare("noise", robust, bool(taken), ("normal", "long tails"))
+    # Far more than the noise is then to be gained; long tails would need a draw of the weight of each entry.
+    if search.few_entries and np.isinf(best.setting.tails) and best.best[0].unknown > _UNKNOWN * best.best[0].noise:
+        whole, best = best, best.on_fewer_splits(_ENOUGH)  # averages take longer than all that was tried before
+        averaged = best.averaged(search.most_factors)
+        taken = clearly_better(averaged.squares, best.squares)
+        compare("averaging", averaged, taken, ("no", "yes"))
+        best = averaged if taken else whole
     return Chosen(best, tried, comparisons)
 
 

@@ -10,6 +10,7 @@ _QUESTIONS = {
     "similarity": ("similarity of rows and columns", {"yes": "used", "no": "not used"}),
     "effects": ("effects of rows and columns", {"yes": "used", "no": "not used"}),
     "noise": ("noise", {"normal": "normal", "long tails": "with long tails: values far off count little"}),
+    "averaging": ("predictions", {"yes": "averaged over the posterior", "no": "not averaged over the posterior"}),
 }
 
 
