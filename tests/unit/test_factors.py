@@ -14,7 +14,7 @@ from bilevax.estimators.matrix_completion.entries import Entries, valid_entries
 from bilevax.estimators.matrix_completion.observed import few_rows, observe
 from bilevax.estimators.matrix_completion.selection import Blend, choose_blend, clearly_better
 from bilevax.linalg import row_ridges
-from bilevax.linalg.row_ridges import Lines, Regression, Weighting, residuals, solve_rows
+from bilevax.linalg.row_ridges import Lines, Regression, Weighting, residuals, row_sums, solve_rows
 
 
 @pytest.fixture
@@ -101,15 +101,39 @@ def test_rows_are_solved_as_by_dense_algebra(tails, dtype, tol, compiled, rng, m
 
 
 def test_many_unknowns_are_solved_by_the_compiled_factorisation(rng):
-    if row_ridges._compiled() is row_ridges._loop:
-        pytest.skip("numba is not installed")
-    import numba
+    pytest.importorskip("numba")
+    from bilevax.linalg.row_kernels import solve_positive
 
-    solve = numba.njit(row_ridges._by_cholesky)
     for k in (1, 3, 4, 5, 37, 101):  # whole blocks of four, and a rest
-        root, right = rng.standard_normal((2 * k, k)), rng.standard_normal(k)
+        root, right, found = rng.standard_normal((2 * k, k)), rng.standard_normal(k), np.empty(k)
         matrix = root.T @ root
-        np.testing.assert_allclose(solve(matrix.copy(), right.copy()), np.linalg.solve(matrix, right), rtol=1e-6)
+        solve_positive(np.column_stack([matrix, right]), found)
+        np.testing.assert_allclose(found, np.linalg.solve(matrix, right), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tails", [np.inf, 4.0])
+def test_compiled_loops_and_those_without_numba_agree_on_rows_of_several_chunks(tails, rng, monkeypatch):
+    counts, k = np.array([1300, 0, 7, 512, 2100]), 6
+    ends = np.cumsum(counts).astype(np.int32)
+    starts = ends - counts.astype(np.int32)
+    lines = Lines(starts, ends - (counts > 9), ends, rng.integers(0, 50, ends[-1], np.int32), rng.random(ends[-1]))
+    design, table, own = rng.random((50, k)), rng.random((50, 3)), rng.random((5, k))
+    doubt = np.stack([np.eye(k), np.ones((k, k)) + np.eye(k)])
+    given = design, rng.random(50), np.arange(1.0, k + 1), rng.random((5, 2)), doubt, Weighting(tails, 0.1, 0.02)
+
+    def found():
+        rows, summary = solve_rows(lines, Regression(*given), own, np.ones((5, k)))
+        return rows, np.array(summary), residuals(lines, design, given[1], own), row_sums(lines, table)
+
+    compiled = found()
+    for name, loop in (("", "_loop"), ("_residuals", "_residual_loop"), ("_sums", "_sum_loop")):
+        monkeypatch.setattr(row_ridges, f"_compiled{name}", lambda loop=loop: getattr(row_ridges, loop))
+    for one, other in zip(compiled, found(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    bad = Lines(starts, ends, ends, lines.index, np.where(np.arange(ends[-1]) == 0, np.nan, lines.values))
+    monkeypatch.undo()
+    rows, _ = solve_rows(bad, Regression(*given), own, np.ones((5, k)))
+    assert np.isnan(rows[0]).all() and np.isfinite(rows[1:]).all()
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -13,8 +13,7 @@ from bilevax.linalg.row_blocks import side_by_side
 
 _BLOCKS = 8  # of rows, on any machine: the sums depend on them in the last digits
 _PARALLEL = 1 << 14  # entries from which on blocks run side by side
-_CHUNK = 1024  # entries of a row that are multiplied at once
-_FASTMATH = {"reassoc", "contract", "nsz"}  # NaN and infinity keep their meaning
+_CHUNK = 1024  # entries of a row that are multiplied at once without numba
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def solve_rows(lines: Lines, regression: Regression, own: np.ndarray, centre: np
     flat = r.doubt.reshape(len(r.doubt), -1).astype(float)
     tails, *others = r.weighting
     numbers = np.array([tails if np.isfinite(tails) else 0.0, *others])
-    arguments = (
+    arguments = _contiguous(
         lines.starts, lines.middles, lines.index, lines.values, r.design, r.offset, r.shares, flat,
         np.asarray(r.ridge, float), centre, found, numbers,
     )  # fmt: skip
@@ -136,7 +135,7 @@ def _loop(
         pull = right - np.dot(ridged - normal, u.astype(np.float64)) - ridge * (u - centre[i])
         for p in range(k):
             ridged[p, p] += ridge[p]
-        step = _solve_positive(ridged, pull)
+        step = np.linalg.solve(ridged, pull)
         found[i] = u + step
         change = np.dot(step, np.dot(normal, step))
         moved += change
@@ -145,45 +144,10 @@ def _loop(
     return moved, squares, weights
 
 
-def _solve_positive(matrix: Any, right: Any) -> Any:
-    return np.linalg.solve(matrix, right)
-
-
-def _by_cholesky(matrix: Any, right: Any) -> Any:
-    """The same as loops, four rows at a time: a call of LAPACK takes twice as long for so few unknowns."""
-    k, x = matrix.shape[0], right
-    for first in range(0, k, 4):
-        last = min(first + 4, k)
-        for r in range(first, last):
-            for m in range(first, r):
-                for c in range(r, k):
-                    matrix[r, c] -= matrix[m, r] * matrix[m, c]
-            scale = 1 / np.sqrt(max(matrix[r, r], 1e-300))
-            for c in range(r, k):
-                matrix[r, c] *= scale
-        if last == first + 4:
-            for q in range(last, k):
-                a, b, c, d = matrix[first, q], matrix[first + 1, q], matrix[first + 2, q], matrix[first + 3, q]
-                for t in range(q, k):
-                    matrix[q, t] -= (
-                        a * matrix[first, t] + b * matrix[first + 1, t]
-                        + c * matrix[first + 2, t] + d * matrix[first + 3, t]
-                    )  # fmt: skip
-    for p in range(k):
-        x[p] /= matrix[p, p]
-        for c in range(p + 1, k):
-            x[c] -= matrix[p, c] * x[p]
-    for p in range(k - 1, -1, -1):
-        for c in range(p + 1, k):
-            x[p] -= matrix[p, c] * x[c]
-        x[p] /= matrix[p, p]
-    return x
-
-
 def residuals(lines: Lines, design: np.ndarray, offset: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Value minus offset minus `d_j . u_i` for each entry to learn from; zero for entries held out."""
     out, loop = np.zeros(len(lines.index), design.dtype), _compiled_residuals()
-    arguments = (lines.starts, lines.middles, lines.index, lines.values, design, offset, own, out)
+    arguments = _contiguous(lines.starts, lines.middles, lines.index, lines.values, design, offset, own, out)
     _in_blocks(lines, lambda a, b: loop(a, b, *arguments))
     return out
 
@@ -193,6 +157,11 @@ def row_sums(lines: Lines, table: np.ndarray) -> np.ndarray:
     out, loop = np.zeros((len(lines.starts), table.shape[1]), table.dtype), _compiled_sums()
     _in_blocks(lines, lambda a, b: loop(a, b, lines.starts, lines.middles, lines.index, table, out))
     return out
+
+
+def _contiguous(*arrays: np.ndarray) -> list[np.ndarray]:
+    """The arrays row by row: numba would compile the loop again for another order."""
+    return [np.ascontiguousarray(array) for array in arrays]
 
 
 def _in_blocks(lines: Lines, job: Callable[[int, int], Any]) -> list[Any]:
@@ -231,33 +200,23 @@ def _sum_loop(begin: Any, end: Any, starts: Any, middles: Any, index: Any, table
 
 @functools.cache
 def _compiled() -> Any:
-    try:
-        import numba
-        from numba.extending import overload
-    except ImportError:
-        return _loop
-
-    def compiled(matrix: Any, right: Any) -> Any:  # numba compares the whole signature
-        return _by_cholesky
-
-    overload(_solve_positive, jit_options={"fastmath": _FASTMATH})(compiled)
-    return numba.njit(cache=True, nogil=True, fastmath=_FASTMATH)(_loop)
+    return _kernel("solve_rows", _loop)
 
 
 @functools.cache
 def _compiled_residuals() -> Any:
-    return _jit(_residual_loop)
+    return _kernel("residuals", _residual_loop)
 
 
 @functools.cache
 def _compiled_sums() -> Any:
-    return _jit(_sum_loop)
+    return _kernel("row_sums", _sum_loop)
 
 
-def _jit(loop: Any) -> Any:
-    """The loop as machine code, or as it is without numba."""
+def _kernel(name: str, otherwise: Any) -> Any:
+    """Machine code, or a function of arrays that does the same without numba."""
     try:
-        import numba
+        from bilevax.linalg import row_kernels
     except ImportError:
-        return loop
-    return numba.njit(cache=True, nogil=True)(loop)
+        return otherwise
+    return getattr(row_kernels, name)
