@@ -40,9 +40,9 @@ class SplitFit(CompletionFit):
         self.first = np.random.default_rng(0).random(len(self.values)) < 0.5
         self.second = ~self.first if disjoint else np.ones_like(self.first)
 
-    def observe(self, held_out, strength, x=None):
+    def observe(self, held_out, norm, x=None):
         """Observe as always, then give each level its own entries."""
-        super().observe(held_out, strength, x)
+        super().observe(held_out, norm, x)
         omega1, omega2 = (self.mask * part for part in (self.first, self.second))
         data = {"omega1": jnp.asarray(omega1), "omega2": jnp.asarray(omega2), "count1": jnp.asarray(omega1.sum())}
         self.problem = replace(self.problem, data={**self.problem.data, **data})

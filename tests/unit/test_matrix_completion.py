@@ -117,6 +117,35 @@ def test_outliers_are_let_go_by_the_lower_level():
     assert errors[1] < 0.5 * errors[0], errors
 
 
+def test_with_outlier_the_radius_is_chosen_as_if_held_out_values_far_off_were_not_there():
+    rng = np.random.default_rng(9)
+    rows, cols, values = TRIPLE
+    wrong = rng.random(len(values)) < 0.05
+    spoiled = np.where(wrong, values + rng.choice([-300.0, 300.0], len(values)), values)
+    options = {"similarity": 0.0, "clip": False, "outlier": 2.0}
+    model = MatrixCompletion(**options).fit((rows, cols, spoiled))
+    clean = MatrixCompletion(**options).fit((rows[~wrong], cols[~wrong], values[~wrong]))
+    assert rmse(model.complete(), TRUTH) < 1.3 * rmse(clean.complete(), TRUTH)
+    assert max(row["rmse"] for row in model.path_) <= 2.0  # no error counts for more than `outlier`
+
+
+def test_held_out_entries_choose_between_the_weighted_and_the_plain_norm():
+    rng = np.random.default_rng(0)
+    busy = rng.pareto(1.0, 60) + 0.2
+    seen = rng.random((60, 40)) < np.minimum(busy / busy.mean() * 0.4, 0.95)[:, None]
+    rows, cols = np.nonzero(seen)
+    truth = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 40))
+    entries = rows, cols, truth[seen] + 0.2 * rng.standard_normal(len(rows))
+    options = {"similarity": 0.0, "refit": False}
+    errors = {
+        weighted: min(row["rmse"] for row in MatrixCompletion(weighted=weighted, **options).fit(entries).path_)
+        for weighted in (True, False)
+    }
+    chosen = MatrixCompletion(**options).fit(entries)
+    assert chosen.weighted_ == (errors[True] < errors[False])
+    assert min(row["rmse"] for row in chosen.path_) == pytest.approx(min(errors.values()), rel=1e-3)
+
+
 @HAS_DATA
 def test_on_real_ratings_it_beats_tuned_factorisations():
     data = bx.datasets.movielens_100k()
@@ -222,6 +251,7 @@ def test_promises_of_scikit_learn(estimator, check):
 @pytest.mark.parametrize(
     ("options", "given", "words"),
     [
+        ({"weighted": "yes"}, TRIPLE, "weighted must be True, False or 'auto', got 'yes'"),
         ({"radius": "large"}, TRIPLE, "radius must be a number or 'auto', got 'large'"),
         ({"radius": -1.0}, TRIPLE, "radius must be a number above 0, got -1.0"),
         ({"max_rank": 0}, TRIPLE, "max_rank must be a whole number of at least 1"),

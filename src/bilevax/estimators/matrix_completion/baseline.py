@@ -13,12 +13,12 @@ from bilevax.linalg.blas import one_blas_thread
 
 
 class EffectsOnly:
-    """Mean, row effect and column effect, by ridge regression of both."""
+    """Mean, row effect and column effect, by ridge regression of both; `tails` are degrees of freedom of the noise."""
 
-    def __init__(self, entries: Entries, ridge: float | None = None):
+    def __init__(self, entries: Entries, ridge: float | None = None, tails: float = np.inf):
         nothing = np.zeros(len(entries.values), bool)
         self.range = float(entries.values.min()), float(entries.values.max())
-        factors = Factors(observe(entries, nothing))
+        factors = Factors(observe(entries, nothing), tails=tails)
         factors.fixed_ridge = ridge
         with one_blas_thread():
             factors.go(200, 1e-5 if ridge is not None else 2e-3, lambda: False)

@@ -16,7 +16,7 @@ from bilevax.estimators.matrix_completion import entries as forms
 from bilevax.estimators.matrix_completion.entries import Entries, at
 from bilevax.estimators.matrix_completion.learning import Start, learn
 from bilevax.estimators.matrix_completion.new_rows import Shrunk, place
-from bilevax.estimators.matrix_completion.options import Options, options_of
+from bilevax.estimators.matrix_completion.options import Norm, Options, options_of
 from bilevax.estimators.matrix_completion.refit import again_as
 from bilevax.estimators.matrix_completion.result import attributes_of
 from bilevax.estimators.matrix_completion.summary import describe
@@ -37,7 +37,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         radius: of the ball; "auto" searches for the one that predicts held-out training entries best, and fits again
             on all entries.
         max_rank: the largest rank of the low-rank part; None for no limit but the radius.
-        weighted: weight rows and columns in the norm by a power of their counts (weighted nuclear norm).
+        weighted: weight rows and columns in the norm by a power of their counts (weighted nuclear norm); with "auto",
+            held-out entries choose below 20,000 entries and if effort is "best", and otherwise it is True.
         similarity: strength of the similarity of rows and of columns, read from where they have entries (users who
             rate the same items have similar tastes); 0 turns it off, "auto" lets held-out entries choose 0 or 2.
         n_similarity_components: how many singular vectors describe the similarity.
@@ -67,7 +68,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         verbose: 1 shows a line for each number of factors and for each radius on standard error.
 
     Attributes:
-        rank_, radius_, similarity_: what was used; radius_ is 0 where the model has no shrunk matrix.
+        rank_, radius_, similarity_, weighted_: what was used; radius_ is 0 where the model has no shrunk matrix.
         n_steps_: of the shrunk matrix. path_: a dict for each radius tried.
         choices_: what held-out entries chose, the errors of the alternatives, and standard errors; `print(model)` shows
             them in words.
@@ -89,7 +90,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         radius: float | str = "auto",
         *,
         max_rank: int | None = 100,
-        weighted: bool = True,
+        weighted: bool | str = "auto",
         similarity: float | str = "auto",
         n_similarity_components: int = 60,
         effects: bool = True,
@@ -169,7 +170,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         return options_of(self)
 
     def _start(self, shrunk: Shrunk | None) -> Start:
-        return Start(shrunk, self.radius_, self.similarity_, again_as(self.choices_), self.ridges_)
+        return Start(
+            shrunk, self.radius_, Norm(self.similarity_, self.weighted_), again_as(self.choices_), self.ridges_
+        )
 
     def _learn(self, X: Any, y: Any, start: Start | None) -> MatrixCompletion:
         options = self._options()

@@ -11,7 +11,7 @@ import numpy as np
 from bilevax.estimators.matrix_completion.effects import Effects
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.norm import axis_weights, entry_counts
-from bilevax.estimators.matrix_completion.options import Options
+from bilevax.estimators.matrix_completion.options import Norm, Options
 from bilevax.estimators.matrix_completion.similarity import Similarity, leading_similarity
 from bilevax.problems import sparse_completion
 from bilevax.runs.interrupt import Interrupt
@@ -39,7 +39,8 @@ class CompletionFit:
     def __init__(self, entries: Entries, options: Options, interrupt: Interrupt):
         assert options.ridges is not None, "the caller estimates them"
         self.options, self.interrupt, self.ridges = options, interrupt, options.ridges
-        self.mean = float(entries.values.mean())
+        centre = np.mean if options.outlier is None else np.median  # values that are far off move a mean
+        self.mean = float(centre(entries.values))
         centred = entries.values - self.mean
         self.problem, _ = sparse_completion(
             entries.rows, entries.cols, centred, 1.0, shape=entries.shape, **options.lower
@@ -52,28 +53,26 @@ class CompletionFit:
         self.cut: Stop | None = None
         """Why the run was cut short: interrupted, out of time, or not finite."""
         self.held_out = np.zeros(self.pattern.size, bool)
-        self.strength = self.training_error = np.nan
+        self.norm: Norm | None = None
+        self.training_error = np.nan
         self.effects: Effects | None = None
         self.similarity: Similarity | None = None
         self.weights: tuple[AxisWeights, AxisWeights]
 
     # ---- between stages
 
-    def observe(self, held_out: np.ndarray, strength: float, x: Any = None) -> None:
-        """Learn from the entries that are not held out; x, or what was learned before, is a warm start.
-
-        `strength` is that of the similarity of rows and columns with entries in the same places; 0 ignores it.
-        """
-        self.held_out, self.strength = held_out, strength
+    def observe(self, held_out: np.ndarray, norm: Norm, x: Any = None) -> None:
+        """Learn from the entries that are not held out; x, or what was learned before, is a warm start."""
+        self.held_out, self.norm = held_out, norm
         self.mask = np.asarray(~held_out, self.values.dtype)
         mask, count = jnp.asarray(self.mask), jnp.asarray(max(self.mask.sum(), 1.0), self.values.dtype)
         self.count = float(count)
         components = self.options.n_similarity_components
         self.similarity = None
-        if strength > 0:
+        if norm.strength > 0:
             counts = entry_counts(self.pattern, self.mask)
             self.similarity = leading_similarity(self.pattern.operator(self.mask), counts, components, np.float32)
-        self.weights = axis_weights(self.pattern, self.mask, self.options, strength, self.similarity)
+        self.weights = axis_weights(self.pattern, self.mask, norm, self.similarity)
         self.problem = replace(
             self.problem, data={**self.problem.data, "omega1": mask, "omega2": mask, "count1": count}
         )
@@ -115,6 +114,8 @@ class CompletionFit:
         assert self.effects is not None
         for _ in range(30 if self.options.effects else 0):
             residual = self.mask * (np.asarray(x.values) + self.effects.spread() - self.values)
+            if self.options.outlier is not None:  # the slope of the pseudo-Huber loss
+                residual = residual / np.sqrt(1 + (residual / self.options.outlier) ** 2)
             if self.effects.update(residual) < 1e-3:
                 break
         self._set_offset()
@@ -144,9 +145,9 @@ class CompletionFit:
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
         return stop
 
-    def finish(self, radius: float, strength: float) -> Stop:
+    def finish(self, radius: float, norm: Norm) -> Stop:
         """Learn from all entries, at this radius."""
-        self.observe(np.zeros(self.pattern.size, bool), strength)
+        self.observe(np.zeros(self.pattern.size, bool), norm)
         self.set_radius(radius)
         stop = self.go()
         self.say(f"all {self.pattern.size} entries, rank {self.rank}")
@@ -176,13 +177,27 @@ class CompletionFit:
         }
 
     def held_out_rmse(self) -> float:
-        """The error on held-out entries; NaN if there are none."""
+        """The error on held-out entries; NaN if there are none.
+
+        Where the lower level gives values that are far off less weight, so does the error: they would choose otherwise.
+        """
         if not self.held_out.any():
             return np.nan
         residual, values = self.residual()[self.held_out], self.values[self.held_out]
         if self.options.clip:
             residual = np.clip(residual + values, self.values.min(), self.values.max()) - values
-        return float(np.sqrt(np.mean(residual**2)))
+        return self._root_mean(residual)
+
+    def spread(self) -> float:
+        """The error on the entries to learn from."""
+        return self._root_mean(self.residual()[~self.held_out])
+
+    def _root_mean(self, residual: np.ndarray) -> float:
+        """The root of the mean square; with `outlier`, no residual counts for more than that."""
+        squares, outlier = residual**2, self.options.outlier
+        if outlier is not None:
+            squares = squares / (1 + squares / outlier**2)
+        return float(np.sqrt(np.mean(squares)))
 
     def ball_binds(self) -> bool:
         """Whether the radius decides where the steps lead.
@@ -192,7 +207,7 @@ class CompletionFit:
         """
         (size,) = self.problem.domain.conditions(self.state.x)
         inside = float(size.excess) < -_INSIDE * self.radius
-        return not inside and not self.training_error < _EXACT * self.held_out_rmse() ** 2
+        return not inside and not self.spread() ** 2 < _EXACT * self.held_out_rmse() ** 2
 
     # ---- what was learned
 

@@ -15,10 +15,10 @@ from sklearn.utils import check_random_state
 
 from bilevax.estimators.matrix_completion.baseline import EffectsOnly
 from bilevax.estimators.matrix_completion.deadline import Deadline
-from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.entries import Entries, in_order
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
-from bilevax.estimators.matrix_completion.options import EFFORTS, Options
+from bilevax.estimators.matrix_completion.options import EFFORTS, Norm, Options
 from bilevax.estimators.matrix_completion.refit import (
     FEW_ENTRIES,
     FactorChoice,
@@ -27,7 +27,7 @@ from bilevax.estimators.matrix_completion.refit import (
     choose_refit,
     fit_refit,
 )
-from bilevax.estimators.matrix_completion.selection import Blend
+from bilevax.estimators.matrix_completion.selection import TAILS, Blend
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Stop
@@ -45,7 +45,7 @@ class Start(NamedTuple):
 
     shrunk: Shrunk | None
     radius: float
-    similarity: float
+    norm: Norm
     refit: Refit | None
     ridges: tuple[float, float]
 
@@ -58,7 +58,7 @@ class Learned:
     options: Options
     stop: Stop
     radius: float
-    similarity: float
+    norm: Norm
     path: list[dict[str, float]]
     refit: Refit | None
     factors: tuple[Factors, PatternFeatures | None] | None
@@ -78,16 +78,19 @@ def _learn(
     entries: Entries, options: Options, interrupt: Interrupt, start: Start | None, precision: ExitStack
 ) -> Learned:
     deadline = Deadline(options.time_limit, interrupt, options.verbose)
+    if start is not None or not options.refit or len(entries.values) <= options.effort.most_entries:
+        entries = in_order(entries)  # for the shrunk matrix; factors sort them anyway
     held_out = hold_out(len(entries.values), options) if start is None else None
     chosen = None if held_out is None or not options.refit else choose_refit(entries, held_out, options, deadline)
     options = _settled(entries, options, chosen, start)
-    radius, similarity, path = 0.0, options.similarity or 0.0, []
+    radius, path = 0.0, []
+    norm = Norm(options.similarity or 0.0, options.weighted is not False)
     fit, refit = None, None if start is None else start.refit
     if _needs_ball(entries, options, chosen, start, deadline):
         limit = options.time_limit if chosen is None else deadline.left
         fit = _begin(entries, options._replace(time_limit=limit), interrupt, precision)
         choice = _choose(fit, held_out, start)
-        radius, similarity, path = choice.radius, choice.similarity, choice.path
+        radius, norm, path = choice.radius, choice.norm, choice.path
         refit = refit if start is not None else _compare(chosen, choice, fit, entries.values)
     elif start is None:
         refit = _factors_alone(chosen)
@@ -97,10 +100,10 @@ def _learn(
         factors = fit_refit(entries, refit.factors, options, deadline)
     stop = None if fit is None else fit.cut
     if ball is not None:
-        stop = stop or ball.finish(options.radius or radius, similarity)
+        stop = stop or ball.finish(options.radius or radius, norm)
     stop = stop or deadline.stop("the factors settled: a sweep hardly changes the predictions")
     return Learned(
-        entries, options, stop, 0.0 if ball is None else ball.radius, similarity, path, refit, factors, ball,
+        entries, options, stop, 0.0 if ball is None else ball.radius, norm, path, refit, factors, ball,
         Trace() if fit is None else fit.trace,
     )  # fmt: skip
 
@@ -111,10 +114,14 @@ def _settled(entries: Entries, options: Options, chosen: FactorChoice | None, st
     if ridges is None and start is not None:
         ridges = start.ridges
     if ridges is None:
-        ridges = EffectsOnly(entries).ridges if chosen is None else chosen.ridges
+        tails = np.inf if options.outlier is None else TAILS
+        ridges = EffectsOnly(entries, tails=tails).ridges if chosen is None else chosen.ridges
     if similarity is None and chosen is not None:
         similarity = _SIMILARITY if chosen.setting.similarity else 0.0
-    return options._replace(ridges=ridges, similarity=similarity)
+    weighted = options.weighted
+    if weighted is None and options.effort is not EFFORTS["best"] and len(entries.values) >= FEW_ENTRIES:
+        weighted = True  # the plain norm would double the time, and the weighted one is better on all ratings we know
+    return options._replace(ridges=ridges, similarity=similarity, weighted=weighted)
 
 
 def hold_out(n: int, options: Options) -> np.ndarray | None:
@@ -154,7 +161,7 @@ def _choose(fit: CompletionFit, held_out: np.ndarray | None, start: Start | None
         return choose(fit, held_out)
     if start.shrunk is not None:
         fit.start_from(*start.shrunk.resized(fit.pattern.shape)[1:])
-    return Choice(start.radius, start.similarity, [])
+    return Choice(start.radius, start.norm, [])
 
 
 def _factors_alone(chosen: FactorChoice | None) -> Refit | None:

@@ -38,7 +38,7 @@ _IN_FORMAT_1 = {
 }
 """What a name was called in files of format 1."""
 _NUMBERS = ("radius_", "similarity_", "rank_", "mean_", "range_", "path_", "n_steps_", "multiplier_")
-_SINCE_3 = {"choices_": {"taken": "shrunk"}, "share_": 0.0, "ridges_": (5.0, 5.0)}
+_SINCE_3 = {"choices_": {"taken": "shrunk"}, "share_": 0.0, "ridges_": (5.0, 5.0), "weighted_": True}
 """Numbers that older files do not have, and what they mean there."""
 _PARTS: dict[str, Any] = {"shrunk_": Shrunk, "new_rows_": NewRows}
 """Tuples of arrays, each array in the file by the name of both."""
@@ -104,6 +104,7 @@ def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
     model.range_ = (model.range_[0], model.range_[1])
     for name, value in _SINCE_3.items():
         setattr(model, name, header.get(name, value))
+    model.weighted_ &= model.weighted is not False  # older files have only the parameter
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
     model.new_rows_ = None

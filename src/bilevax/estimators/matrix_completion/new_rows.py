@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.options import norm_weights, options_of
+from bilevax.estimators.matrix_completion.options import norm_weights
 from bilevax.estimators.matrix_completion.similarity import (
     AxisFeatures,
     PatternFeatures,
@@ -53,7 +53,7 @@ def _in_shrunk(model: Any, cols: np.ndarray, values: np.ndarray) -> tuple[float,
     """
     part: Shrunk = model.shrunk_
     shared = place_in_pattern(cols, model.col_counts_, model.col_components_) @ model.component_factors_
-    scale = 1 / norm_weights(len(cols), model.row_counts_, options_of(model)) if model.weighted else 1.0
+    scale = 1 / norm_weights(len(cols), model.row_counts_) if model.weighted_ else 1.0
     features = scale * part.right[cols]
     target = values - part.mean - part.col_effects[cols] - features @ shared
     design = np.column_stack([features, np.ones(len(cols))])

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from bilevax.estimators.matrix_completion.options import Options, norm_weights
+from bilevax.estimators.matrix_completion.options import Norm, norm_weights
 from bilevax.estimators.matrix_completion.similarity import Similarity
 from bilevax.linalg.sparse import Pattern
 from bilevax.sets import AxisWeights
 
 
 def axis_weights(
-    pattern: Pattern, weights: np.ndarray, options: Options, strength: float, similarity: Similarity | None
+    pattern: Pattern, weights: np.ndarray, norm: Norm, similarity: Similarity | None
 ) -> tuple[AxisWeights, AxisWeights]:
     """The weights of rows and columns in the norm: a power of their counts, and their similarity."""
     counts = entry_counts(pattern, weights)
-    scales = [np.ones(len(n)) if options.exponent == 0 else 1 / norm_weights(n, n, options) for n in counts]
+    scales = [1 / norm_weights(n, n) if norm.weighted else np.ones(len(n)) for n in counts]
     if similarity is None:
         return AxisWeights(scales[0]), AxisWeights(scales[1])
     # The first direction says how full the matrix is, so that the second sets the scale.
-    strengths = strength * np.minimum(similarity.values / similarity.values[1], 1.0)
+    strengths = norm.strength * np.minimum(similarity.values / similarity.values[1], 1.0)
     rows = AxisWeights(scales[0], similarity.rows, strengths)
     return rows, AxisWeights(scales[1], similarity.cols, strengths)
 

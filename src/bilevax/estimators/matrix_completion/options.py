@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _COUNT_EXPONENT, _COUNT_SMOOTHING = 0.25, 10.0  # of the weighted norm, chosen on MovieLens (docs/completion.md)
+_EVEN = 0.1  # weights that differ by less than this, in logarithms, change next to nothing
 
 _RENAMED = {"alike": "similarity", "directions": "n_similarity_components"}
 
@@ -31,6 +32,15 @@ EFFORTS = {
 }
 
 
+class Norm(NamedTuple):
+    """The norm of the ball."""
+
+    strength: float
+    """Of the similarity of rows and columns with entries in the same places; 0 ignores it."""
+    weighted: bool
+    """Whether rows and columns are weighted by a power of their counts."""
+
+
 class Options(NamedTuple):
     """The model and how it is fitted; attributes not explained here are parameters of `MatrixCompletion`."""
 
@@ -38,11 +48,9 @@ class Options(NamedTuple):
     """None if held-out entries choose it."""
     similarity: float | None
     """None if held-out entries choose it."""
+    weighted: bool | None
+    """None if held-out entries choose."""
     max_rank: int | None
-    exponent: float
-    """Of the counts in the weights of rows and columns; 0 is the plain nuclear norm."""
-    smoothing: float
-    """Added to the counts."""
     n_similarity_components: int
     effects: bool
     ridges: tuple[float, float] | None
@@ -62,6 +70,11 @@ class Options(NamedTuple):
     verbose: bool
 
     @property
+    def outlier(self) -> float | None:
+        """The distance beyond which the lower level gives a value less weight."""
+        return self.lower.get("outlier")
+
+    @property
     def most_factors(self) -> int:
         """The most factors of a fit without a shrunk matrix."""
         return min(self.effort.most_factors, self.max_rank or self.effort.most_factors)
@@ -73,8 +86,10 @@ def options_of(estimator: Any) -> Options:
     if estimator.effort not in EFFORTS:
         words = ", ".join(map(repr, EFFORTS))
         raise ValueError(f"MatrixCompletion: effort must be one of {words}, got {estimator.effort!r}.")
-    if isinstance(estimator.clip, str) and estimator.clip != "auto":
-        raise ValueError(f"MatrixCompletion: clip must be True, False or 'auto', got {estimator.clip!r}.")
+    for name in ("clip", "weighted"):
+        value = getattr(estimator, name)
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f"MatrixCompletion: {name} must be True, False or 'auto', got {value!r}.")
     for name in ("radius", "similarity", "ridge"):
         value = getattr(estimator, name)
         if not isinstance(value, str):
@@ -97,9 +112,8 @@ def options_of(estimator: Any) -> Options:
     return Options(
         radius=None if isinstance(estimator.radius, str) else float(estimator.radius),
         similarity=None if isinstance(estimator.similarity, str) else float(estimator.similarity),
+        weighted=None if isinstance(estimator.weighted, str) else bool(estimator.weighted),
         max_rank=None if estimator.max_rank is None else int(estimator.max_rank),
-        exponent=_COUNT_EXPONENT if estimator.weighted else 0.0,
-        smoothing=_COUNT_SMOOTHING,
         n_similarity_components=int(estimator.n_similarity_components),
         effects=bool(estimator.effects),
         ridges=None if isinstance(estimator.ridge, str) else (float(estimator.ridge), float(estimator.ridge)),
@@ -152,9 +166,14 @@ def _check_number(
         raise ValueError(f"MatrixCompletion: {name} must be {words}{limit}, got {value!r}.")
 
 
-def norm_weights(counts: Any, all_counts: np.ndarray, options: Options) -> np.ndarray:
+def norm_weights(counts: Any, all_counts: np.ndarray) -> np.ndarray:
     """The weights in the norm of rows with these counts: a power, scaled to one in the geometric mean over entries."""
-    logs = np.log(np.maximum(all_counts, 1) + options.smoothing)
+    logs = np.log(np.maximum(all_counts, 1) + _COUNT_SMOOTHING)
     centre = np.sum(all_counts * logs) / np.sum(all_counts)
-    weights: np.ndarray = np.exp(options.exponent * (np.log(np.maximum(counts, 1) + options.smoothing) - centre))
+    weights: np.ndarray = np.exp(_COUNT_EXPONENT * (np.log(np.maximum(counts, 1) + _COUNT_SMOOTHING) - centre))
     return weights
+
+
+def weights_matter(counts: np.ndarray) -> bool:
+    """Whether rows with these counts have weights that differ."""
+    return bool(np.std(np.log(norm_weights(counts, counts))) > _EVEN)

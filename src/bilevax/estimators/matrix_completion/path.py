@@ -1,4 +1,4 @@
-"""The radius and the strength of similarity that predict held-out entries best."""
+"""The radius and the norm of the ball that predict held-out entries best."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevax.estimators.matrix_completion.fit import CompletionFit
+from bilevax.estimators.matrix_completion.norm import entry_counts
+from bilevax.estimators.matrix_completion.options import Norm, weights_matter
 from bilevax.runs.radius_search import search_radius
 
 _STRENGTHS = (0.0, 2.0)
 _GAIN = 3e-4  # the relative gain from another radius that counts
 _REFINE, _SPREAD = 6, 3e-2  # radii between those of the path, unless its errors around the best one hardly differ
-_CLEAR = 3.0  # standard errors between two strengths, from which on the first radius decides
+_CLEAR = 3.0  # standard errors between two norms, from which on the first radius decides
 
 PathRow = dict[str, float]
 
@@ -22,7 +24,7 @@ class Choice(NamedTuple):
     """What the held-out entries chose."""
 
     radius: float
-    similarity: float
+    norm: Norm
     path: list[PathRow]
     held_out: np.ndarray | None = None
     predictions: np.ndarray | None = None
@@ -30,29 +32,40 @@ class Choice(NamedTuple):
 
 
 def choose(fit: CompletionFit, held_out: np.ndarray | None) -> Choice:
-    """Search for the best radius, with similarity and without where both are plausible, or until the fit is cut short.
+    """Search for the best radius, in each norm that is plausible, or until the fit is cut short.
 
     The fit is left at the matrix of the radius that was chosen.
     """
     options, n = fit.options, fit.pattern.size
-    strengths = _STRENGTHS if options.similarity is None else (options.similarity,)
-    if options.radius is not None and len(strengths) == 1:
-        return Choice(options.radius, strengths[0], [])
+    norms = _norms(fit)
+    if options.radius is not None and len(norms) == 1:
+        return Choice(options.radius, norms[0], [])
     if held_out is None:
-        return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, 0.0, [])
-    paths = [_Path(fit, held_out, strength) for strength in strengths]
+        return Choice(float(np.sqrt(n) * np.std(fit.values)) or 1.0, Norm(0.0, options.weighted is not False), [])
+    paths = [_Path(fit, held_out, norm) for norm in norms]
     for path in paths:
         path.begin()
         if fit.cut is not None:
-            return Choice(fit.radius, path.strength, path.rows)
+            return Choice(fit.radius, path.norm, path.rows)
     paths = [min(paths, key=lambda path: path.rmse)] if options.radius is not None else _plausible(paths)
     for path in reversed(paths):  # the last one is the present one
         path.search()
         if fit.cut is not None:
-            return Choice(fit.radius, path.strength, path.rows)
+            return Choice(fit.radius, path.norm, path.rows)
     best = min(paths, key=lambda path: path.rmse)
     best.resume()
-    return Choice(best.radius, best.strength, best.rows, held_out, best.predictions)
+    return Choice(best.radius, best.norm, best.rows, held_out, best.predictions)
+
+
+def _norms(fit: CompletionFit) -> list[Norm]:
+    """The norms to choose from: plain ones before weighted ones, without similarity before with it."""
+    options, weights = fit.options, [False, True]
+    strengths = _STRENGTHS if options.similarity is None else (options.similarity,)
+    if options.weighted is not None:
+        weights = [options.weighted]
+    elif not any(weights_matter(counts) for counts in entry_counts(fit.pattern, np.ones_like(fit.values))):
+        weights = [True]
+    return [Norm(strength, weighted) for weighted in weights for strength in strengths]
 
 
 class _Tried(NamedTuple):
@@ -64,10 +77,10 @@ class _Tried(NamedTuple):
 
 
 class _Path:
-    """The radii that were tried with one strength of similarity."""
+    """The radii that were tried in one norm."""
 
-    def __init__(self, fit: CompletionFit, held_out: np.ndarray, strength: float):
-        self.fit, self.held_out, self.strength = fit, held_out, strength
+    def __init__(self, fit: CompletionFit, held_out: np.ndarray, norm: Norm):
+        self.fit, self.held_out, self.norm = fit, held_out, norm
         self.rows: list[PathRow] = []
         self.scores: dict[float, float] = {}
         self.kept: dict[float, _Tried] = {}
@@ -76,8 +89,8 @@ class _Path:
     def begin(self) -> None:
         """Steps at the first radius."""
         fit = self.fit
-        fit.observe(self.held_out, self.strength, fit.zero())
-        self.radius = fit.options.radius or _first_radius(fit, self.strength)
+        fit.observe(self.held_out, self.norm, fit.zero())
+        self.radius = fit.options.radius or _first_radius(fit)
         self.evaluate(self.radius, None)
         self.training_error = fit.training_error
 
@@ -99,8 +112,8 @@ class _Path:
     def resume(self) -> None:
         """Go back to the matrix of the radius that is the best so far."""
         fit, x = self.fit, self.kept[self.radius].x
-        if fit.strength != self.strength:
-            fit.observe(self.held_out, self.strength, x)
+        if fit.norm != self.norm:
+            fit.observe(self.held_out, self.norm, x)
         elif fit.radius != self.radius:
             fit.begin_at(x)
         fit.set_radius(self.radius)
@@ -116,7 +129,8 @@ class _Path:
         fit.set_radius(radius)
         fit.go(self.lowest)
         rmse = fit.held_out_rmse()
-        fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + (", with similarity" if fit.similarity else ""))
+        words = {", with similarity": fit.similarity is not None, ", plain norm": not self.norm.weighted}
+        fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + "".join(word for word, said in words.items() if said))
         seconds = time.perf_counter() - began
         self.rows.append(
             {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": fit.steps - steps, "seconds": seconds}
@@ -154,22 +168,27 @@ class _Path:
 
 
 def _plausible(paths: list[_Path]) -> list[_Path]:
-    """The strengths of similarity to search with: one of them where the first radius is enough to decide.
+    """The norms to search with, where the first radius is enough to decide about some.
 
-    A ball with similarity fits more or less than another of the same radius. So similarity is taken at once only if it
-    predicts better with a training error that is no lower.
+    The ball of one norm fits more or less than another of the same radius. So a path is left out at once if one before
+    it predicts clearly better, or one after it that does so with a training error that is no lower.
     """
-    if len(paths) == 1:
-        return paths
-    plain, similar = paths
-    truth = plain.fit.values[plain.held_out]
-    gains = (plain.predictions - truth) ** 2 - (similar.predictions - truth) ** 2
-    clear = abs(gains.mean()) > _CLEAR * gains.std() / np.sqrt(len(gains))
-    if clear and gains.mean() < 0:
-        return [plain]
-    return [similar] if clear and similar.training_error >= plain.training_error else paths
+
+    def beaten(own: int) -> bool:
+        return any(
+            _clearly_better(other, paths[own]) and (at < own or other.training_error >= paths[own].training_error)
+            for at, other in enumerate(paths)
+        )
+
+    return [path for at, path in enumerate(paths) if not beaten(at)] or paths
 
 
-def _first_radius(fit: CompletionFit, strength: float) -> float:
-    spread = float(np.sqrt(np.mean(fit.residual()[~fit.held_out] ** 2)))
-    return 1.5 * max(float(np.sqrt(fit.pattern.size)) * spread, 1e-6) / (1 + strength)
+def _clearly_better(path: _Path, other: _Path) -> bool:
+    truth = path.fit.values[path.held_out]
+    gains = (other.predictions - truth) ** 2 - (path.predictions - truth) ** 2
+    return bool(gains.mean() > _CLEAR * gains.std() / np.sqrt(len(gains)))
+
+
+def _first_radius(fit: CompletionFit) -> float:
+    assert fit.norm is not None
+    return 1.5 * max(float(np.sqrt(fit.pattern.size)) * fit.spread(), 1e-6) / (1 + fit.norm.strength)

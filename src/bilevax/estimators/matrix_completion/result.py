@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def attributes_of(learned: Learned) -> dict[str, Any]:
     """The attributes of a fitted model by their names."""
     entries, values = learned.entries, learned.entries.values
-    starts = np.concatenate([[0], np.cumsum(np.bincount(entries.rows, minlength=entries.shape[0]))])
+    starts, cols, col_counts = _places(learned)
     found: dict[str, Any] = {
         "radius_": learned.radius,
-        "similarity_": learned.similarity,
+        "similarity_": learned.norm.strength,
+        "weighted_": learned.norm.weighted,
         "status_": learned.stop.status.name,
         "message_": learned.stop.message,
         "path_": learned.path,
@@ -29,9 +30,9 @@ def attributes_of(learned: Learned) -> dict[str, Any]:
         "n_steps_": max(len(learned.trace) - 1, 0),
         "range_": (float(values.min()), float(values.max())) if learned.options.clip else (-np.inf, np.inf),
         "entry_starts_": starts,
-        "entry_cols_": entries.cols.astype(np.int32),  # a copy: the entries may be the user's own arrays
+        "entry_cols_": cols,
         "row_counts_": np.diff(starts),
-        "col_counts_": np.bincount(entries.cols, minlength=entries.shape[1]),
+        "col_counts_": col_counts,
         "ridges_": learned.options.ridges,
         "share_": 0.0,
         "new_rows_": None,
@@ -43,6 +44,17 @@ def attributes_of(learned: Learned) -> dict[str, Any]:
         found |= _mixed(found["shrunk_"], learned.refit.blend.share, *learned.factors)
     found["rank_"] = int(found["left_"].shape[1])
     return found
+
+
+def _places(learned: Learned) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the entries of each row start, their columns, and how many entries each column has."""
+    if learned.factors is not None:  # they have sorted the entries
+        by_row, by_col = learned.factors[0].observed.by_row, learned.factors[0].observed.by_col
+        return np.append(by_row.starts, by_row.ends[-1:]).astype(int), by_row.index, by_col.ends - by_col.starts
+    entries, (p, q) = learned.entries, learned.entries.shape
+    starts = np.concatenate([[0], np.cumsum(np.bincount(entries.rows, minlength=p))])
+    # A copy: the entries may be the user's own arrays.
+    return starts, entries.cols.astype(np.int32), np.bincount(entries.cols, minlength=q)
 
 
 def _model(shrunk: Shrunk) -> dict[str, Any]:
