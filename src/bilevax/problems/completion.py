@@ -81,6 +81,7 @@ def solve_adjoint(x: Matrix, y: Matrix, b: Matrix, data: Data) -> Matrix:
     return b / hessian_diagonal(x, y, data)
 
 
+@jax.jit  # a run that steps on the host would compile the search anew at every call
 def solve_lower(x: Matrix, y: Matrix, data: Data) -> Matrix:
     """y*(x), entry by entry, by Newton's method from y.
 
