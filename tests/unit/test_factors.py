@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bilevax.estimators import MatrixCompletion, load
+from bilevax.estimators.matrix_completion import entries as forms
 from bilevax.estimators.matrix_completion import refit, selection
 from bilevax.estimators.matrix_completion.baseline import effects_only
 from bilevax.estimators.matrix_completion.entries import Entries, valid_entries
@@ -170,7 +171,7 @@ def test_entries_are_sorted_both_ways_with_those_held_out_last(rng):
     assert observed.count == np.sum(~held_out) and observed.all_learned().count == len(rows)
     whole_ones = np.zeros((9, 7))
     whole_ones[rows[~held_out], cols[~held_out]] = 1
-    operator = observed.operator(*observed.ones(float))
+    operator = observed.operator(observed.ones(float))
     np.testing.assert_allclose(operator.matvec(np.eye(7)), whole_ones)
     np.testing.assert_allclose(operator.rmatvec(np.eye(9)), whole_ones.T)
 
@@ -298,7 +299,7 @@ def test_a_large_matrix_begins_with_few_rows(monkeypatch):
     whole, mask, entries = low_rank((400, 60), 3, 0.3, 0.5, 16)
     at_once = error_outside(MatrixCompletion(effort="fast").fit(entries), whole, mask)
     monkeypatch.setattr(refit, "_FEW", 3000)
-    monkeypatch.setattr(refit, "_FEW_ENTRIES", 0)
+    monkeypatch.setattr(refit, "FEW_ENTRIES", 0)
     model = MatrixCompletion(effort="fast").fit(entries)
     assert error_outside(model, whole, mask) < 1.05 * at_once
     # The ranks of few rows come first, then those of all of them, which begin where the few have ended.
@@ -379,3 +380,23 @@ def test_something_is_added_only_if_it_is_better_by_a_standard_error(rng):
     luckier[:2] = 0.0, 1.2
     assert np.mean(luckier**2) < 0.99 * np.mean(errors**2) and not clearly_better(luckier**2, errors**2)
     assert choose_blend(few + luckier, few + errors, few).share == 1.0
+
+
+def test_many_entries_stay_in_their_order_and_the_model_knows_where_they_are(rng, monkeypatch):
+    whole, mask, (rows, cols, values) = low_rank((120, 80), 3, 0.3, 0.5, 19)
+    at_once = error_outside(MatrixCompletion(effort="fast").fit((rows, cols, values)), whole, mask)
+    monkeypatch.setattr(forms, "MANY", 1000)
+    order = rng.permutation(len(rows))
+    given = rows[order], cols[order], values[order]
+    kept = valid_entries(*given)
+    assert all(np.shares_memory(a, b) for a, b in zip(kept[:3], given, strict=True))
+    model = MatrixCompletion(effort="fast").fit(given)
+    assert error_outside(model, whole, mask) < 1.05 * at_once
+    np.testing.assert_array_equal(np.sort(model.recommend(5, 80)[0]), np.nonzero(~mask[5])[0])
+    np.testing.assert_array_equal(model.row_counts_, mask.sum(axis=1))
+    np.testing.assert_array_equal(model.col_counts_, mask.sum(axis=0))
+    with pytest.warns(UserWarning, match="1 entries are given more than once"):
+        twice = valid_entries(*(np.append(part, part[:1]) for part in given))
+    assert len(twice.values) == len(values) and np.all(np.diff(twice.rows) >= 0)
+    ball, shuffled = (MatrixCompletion(radius=30.0).fit(one).complete() for one in ((rows, cols, values), given))
+    np.testing.assert_allclose(ball, shuffled)  # a shrunk matrix sorts them first

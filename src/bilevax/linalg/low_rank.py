@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 
 Block = np.ndarray
+_ROWS = 1 << 14  # of a block in single precision are converted at once, or copies would take more memory than the block
 SPARE, SPARE_SHARE = 4, 0.15
 """Vectors kept beyond the rank: four, or this share of the rank."""
 
@@ -65,7 +66,12 @@ def to_l1_ball(values: np.ndarray, radius: float) -> Shrinkage:
 
 def coordinates(basis: Block, block: Block) -> np.ndarray:
     """The small matrix `basis.T @ block`, in double precision."""
-    small: np.ndarray = np.asarray(basis, np.float64).T @ np.asarray(block, np.float64)
+    if basis.dtype == block.dtype == np.float64:
+        return np.asarray(basis.T @ block)
+    small = np.zeros((basis.shape[1], block.shape[1]))
+    for begin in range(0, len(basis), _ROWS):
+        part = slice(begin, begin + _ROWS)
+        small += np.asarray(basis[part], np.float64).T @ np.asarray(block[part], np.float64)
     return small
 
 

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
+MANY = 2_000_000
+"""From so many entries on values and factors are kept in single precision, and no sorted copy of the entries."""
+
 
 class Entries(NamedTuple):
     """The entry (rows[i], cols[i]) of a matrix of this shape is values[i]; none is there twice."""
@@ -63,7 +66,7 @@ def indices(name: str, given: Any, count: int) -> np.ndarray:
 
 
 def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
-    """Entries that can be learned from; of those given twice the last one."""
+    """Entries that can be learned from, sorted unless there are many; of those given twice the last one."""
     values = np.asarray(values)
     if values.ndim != 1 or values.dtype.kind not in "iufb":
         raise ValueError(f"MatrixCompletion: values must be a vector of numbers, got {values.dtype}{values.shape}.")
@@ -77,10 +80,16 @@ def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | No
     if min(rows.min(), cols.min()) < 0:
         raise ValueError("MatrixCompletion: rows and cols are counted from zero, got a negative one.")
     size = (int(rows.max()) + 1, int(cols.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
-    return _sorted(Entries(rows, cols, values, size))
+    entries = Entries(rows, cols, values, size)
+    return entries if len(values) >= MANY and _none_twice(entries) else in_order(entries)
 
 
-def _sorted(entries: Entries) -> Entries:
+def _none_twice(entries: Entries) -> bool:
+    ones = np.ones(len(entries.values), np.int8)  # less memory than the values
+    return bool(scipy.sparse.coo_matrix((ones, entries[:2]), entries.shape).tocsr().nnz == len(ones))
+
+
+def in_order(entries: Entries) -> Entries:
     """The entries by row and then by column, none twice; those that are so already keep their memory."""
     rows, cols, values, shape = entries
     if _increasing(rows, cols):

@@ -212,12 +212,12 @@ class Factors:
 
     def grow(self, more: int) -> None:
         """Add the leading singular directions of what is left."""
-        observed, left = self.observed, []
-        for lines, own, other in ((observed.by_row, self.rows, self.cols), (observed.by_col, self.cols, self.rows)):
-            left.append(residuals(lines, other.design(self.effects)[0], self.offset(other), own.factors))
-            if np.isfinite(self.tails):
-                left[-1] *= self.weighting.of(left[-1])
-        u, values, v = low_rank.leading(observed.operator(*left), more, dtype=observed.dtype)
+        observed = self.observed
+        own, other = (self.rows, self.cols) if observed.tall else (self.cols, self.rows)
+        left = residuals(observed.long_axis, other.design(self.effects)[0], self.offset(other), own.factors)
+        if np.isfinite(self.tails):
+            left *= self.weighting.of(left)
+        u, values, v = low_rank.leading(observed.operator(left), more, dtype=observed.dtype)
         # As large as the entries seen suggest for all of them.
         size = np.sqrt(values * (observed.shape[0] * observed.shape[1] / observed.count))
         self.rows.add(u * size)

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.entries import MANY, Entries
 from bilevax.linalg.low_rank import Operator
 from bilevax.linalg.row_blocks import row_blocks
 from bilevax.linalg.row_ridges import Lines
-
-_SINGLE = 2_000_000  # from so many entries on values and factors are kept in single precision
 
 
 @dataclass(frozen=True)
@@ -52,20 +50,29 @@ class Observed:
         at = lines.held_out()
         return Entries(rows, lines.index[at], self.centre + self.scale * lines.values[at].astype(float), self.shape)
 
-    def operator(self, by_row: np.ndarray, by_col: np.ndarray) -> Operator:
-        """The sparse matrix whose entries are given in both orders, by its products."""
-        forth, back = (
-            row_blocks(np.append(lines.starts, lines.ends[-1:]), lines.index, values, shape)
-            for lines, values, shape in ((self.by_row, by_row, self.shape), (self.by_col, by_col, self.shape[::-1]))
-        )
-        return Operator(self.shape, forth.matvec, back.matvec)
+    @property
+    def tall(self) -> bool:
+        """Whether there are more rows than columns."""
+        return self.shape[0] >= self.shape[1]
 
-    def ones(self, dtype: Any) -> list[np.ndarray]:
-        """One for each entry to learn from and zero for those held out, in both orders."""
-        found = []
-        for lines in (self.by_row, self.by_col):
-            found.append(np.ones(len(lines.index), dtype))
-            found[-1][lines.held_out()] = 0
+    @property
+    def long_axis(self) -> Lines:
+        """The order for `operator`: that of the rows if there are more of them, otherwise that of the columns."""
+        return self.by_row if self.tall else self.by_col
+
+    def operator(self, values: np.ndarray) -> Operator:
+        """The sparse matrix with these entries, in the order of `long_axis`, by its products.
+
+        Entries in one order save memory. Products with the transpose add up in the short axis, which stays in cache.
+        """
+        lines, shape = self.long_axis, self.shape if self.tall else self.shape[::-1]
+        found = row_blocks(np.append(lines.starts, lines.ends[-1:]), lines.index, values, shape)
+        return found if self.tall else Operator(self.shape, found.rmatvec, found.matvec)
+
+    def ones(self, dtype: Any) -> np.ndarray:
+        """One for each entry to learn from and zero for those held out, in the order of `long_axis`."""
+        found = np.ones(len(self.long_axis.index), dtype)
+        found[self.long_axis.held_out()] = 0
         return found
 
     def all_learned(self) -> Observed:
@@ -77,7 +84,7 @@ class Observed:
 def observe(entries: Entries, held_out: np.ndarray) -> Observed:
     """Sort entries both ways; `held_out` says for each whether it is held out."""
     centre = float(entries.values.mean())
-    centred: Any = np.empty(len(entries.values), np.float32 if len(entries.values) >= _SINGLE else np.float64)
+    centred: Any = np.empty(len(entries.values), np.float32 if len(entries.values) >= MANY else np.float64)
     np.subtract(entries.values, centre, out=centred, casting="same_kind")  # without another copy
     scale = float(np.sqrt(np.dot(centred, centred) / len(centred))) or 1.0
     centred /= scale

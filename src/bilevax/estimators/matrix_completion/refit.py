@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
-from bilevax.estimators.matrix_completion.observed import Observed, few_rows, observe
+from bilevax.estimators.matrix_completion.observed import few_rows, observe
 from bilevax.estimators.matrix_completion.options import Options
 from bilevax.estimators.matrix_completion.posterior import posterior_mean
 from bilevax.estimators.matrix_completion.selection import (
@@ -85,21 +87,21 @@ class Refit(NamedTuple):
 def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late: Deadline) -> FactorChoice:
     """The setting and the number of factors that predict the held-out entries best."""
     components = options.n_similarity_components
-    levels = [[Split(observe(*part), components)] for part in _levels(entries, held_out)]
+    levels = _splits(entries, held_out, components)
     few = len(entries.values) < FEW_ENTRIES
     if few:
-        levels[0] += [Split(observe(entries, other), components) for other in _other_splits(held_out)]
+        others = [Split(observe(entries, other), components) for other in _other_splits(held_out)]
+        levels = chain([next(levels) + others], levels)
     search = Search(options.effects, options.similarity != 0, options.most_factors, bool(options.clip), few)
     chosen = choose_factors(levels, search, late)
     best = chosen.best
-    plain = Factors(levels[-1][0].observed)
+    plain = Factors(best.best[0].observed)
     plain.go(20, 5e-3, late)
-    truth = levels[-1][0].observed.held_out
+    truth = plain.observed.held_out
     predictions = best.predictions[: len(truth.values)]
     alone, rmse = (float(np.sqrt(np.mean((p - truth.values) ** 2))) for p in (plain.predict(*truth[:2]), predictions))
-    path = [row for one in chosen.tried for row in one.path]
     return FactorChoice(
-        best.best[0].rank, best.setting, rmse, alone, path, len(predictions), predictions, best.best[0],
+        best.best[0].rank, best.setting, rmse, alone, chosen.path, len(predictions), predictions, best.best[0],
         [one._asdict() for one in chosen.comparisons], plain.ridges(),
     )  # fmt: skip
 
@@ -112,6 +114,13 @@ def _other_splits(held_out: np.ndarray) -> list[np.ndarray]:
         found.append(np.zeros(len(held_out), bool))
         found[-1][part] = True
     return [other for other in found if other.any()]
+
+
+def _splits(entries: Entries, held_out: np.ndarray, components: int) -> Iterator[list[Split]]:
+    """The entries of few rows first, then of more and more; each level is made when it is asked for."""
+    levels = _levels(entries, held_out)
+    while levels:
+        yield [Split(observe(*levels.pop(0)), components)]
 
 
 def _levels(entries: Entries, held_out: np.ndarray) -> list[tuple[Entries, np.ndarray]]:
@@ -152,12 +161,11 @@ def fit_refit(
     """The factors of all entries, from those that were chosen or anew, and the features of their pattern."""
     components = options.n_similarity_components
     if chosen.start is not None:
-        levels: list[Observed] = [chosen.start.observed.all_learned()]
+        levels: Iterable[list[Split]] = [[Split(chosen.start.observed.all_learned(), components)]]
     else:
-        levels = [observe(*part) for part in _levels(entries, np.zeros(len(entries.values), bool))]
+        levels = _splits(entries, np.zeros(len(entries.values), bool), components)
     factors = chosen.start
-    for observed in levels:
-        split = Split(observed, components)
+    for (split,) in levels:
         factors = grown(split, chosen.setting, chosen.rank, factors, late)
     assert factors is not None
     if chosen.setting.averaged:

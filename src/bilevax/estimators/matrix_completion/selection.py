@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -202,8 +202,8 @@ class Chosen(NamedTuple):
     """The setting that predicts held-out entries best, and how it was found."""
 
     best: Growth
-    tried: list[Growth]
-    """Under all settings, and at all levels."""
+    path: list[dict[str, Any]]
+    """The ranks that were tried under all settings and at all levels."""
     comparisons: list[Comparison]
 
 
@@ -219,17 +219,18 @@ class Search(NamedTuple):
     """Whether there are so few entries that predictions may be averaged over the posterior."""
 
 
-def choose_factors(levels: Sequence[Sequence[Split]], search: Search, late: Deadline) -> Chosen:
+def choose_factors(levels: Iterable[Sequence[Split]], search: Search, late: Deadline) -> Chosen:
     """The setting, and the factors under it.
 
     The first level is the whole matrix, or few of its rows if it is large: they choose the setting. Each further level
     has more rows, begins with the columns of the level before, and grows more factors if it supports them.
     """
-    best, tried, comparisons = _choose_setting(levels[0], search, late)
-    for splits in levels[1:]:
-        best = Growth(splits, best.setting, late, best.best).to(search.most_factors)
-        tried.append(best)
-    return Chosen(best, tried, comparisons)
+    levels = iter(levels)
+    best, path, comparisons = _choose_setting(next(levels), search, late)
+    for splits in levels:
+        best = Growth(splits, best.setting, late, best.best)  # nothing keeps the level before from here on
+        path += best.to(search.most_factors).path
+    return Chosen(best, path, comparisons)
 
 
 def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> Chosen:
@@ -273,7 +274,7 @@ def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> 
         taken = clearly_better(averaged.squares, best.squares)
         compare("averaging", averaged, taken, ("no", "yes"))
         best = averaged if taken else whole
-    return Chosen(best, tried, comparisons)
+    return Chosen(best, [row for one in tried for row in one.path], comparisons)
 
 
 def _far_off(errors: np.ndarray) -> bool:

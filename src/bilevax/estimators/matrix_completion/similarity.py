@@ -82,7 +82,7 @@ def features_of(observed: Observed, components: int) -> PatternFeatures | None:
     """The features of the entries to learn from; None where their pattern says nothing."""
     counts = observed.by_row.counts(), observed.by_col.counts()
     # Single precision is plenty for features, and half of the time and memory.
-    similarity = leading_similarity(observed.operator(*observed.ones(np.float32)), counts, components, np.float32)
+    similarity = leading_similarity(observed.operator(observed.ones(np.float32)), counts, components, np.float32)
     return None if similarity is None else pattern_features(similarity, counts, observed.dtype)
 
 
