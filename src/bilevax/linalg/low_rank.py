@@ -75,6 +75,16 @@ def coordinates(basis: Block, block: Block) -> np.ndarray:
     return small
 
 
+def _times(block: Block, small: np.ndarray) -> Block:
+    """The product with a small matrix, computed in double precision and kept in that of the block."""
+    if block.dtype == np.float64:
+        return np.asarray(block @ small)
+    product = np.empty((len(block), small.shape[1]), block.dtype)
+    for begin in range(0, len(block), _ROWS):
+        product[begin : begin + _ROWS] = block[begin : begin + _ROWS] @ small
+    return product
+
+
 def orthonormal(block: Block) -> Block:
     """A basis of the columns: twice by the Cholesky factor of the Gram matrix, by Householder where that breaks down.
 
@@ -87,7 +97,7 @@ def orthonormal(block: Block) -> Block:
             diagonal = np.abs(np.diag(factor))
             if diagonal.min(initial=np.inf) <= 1e-6 * diagonal.max(initial=0.0):
                 raise np.linalg.LinAlgError
-            block = np.asarray(block @ scipy.linalg.solve_triangular(factor, np.eye(len(gram))), block.dtype)
+            block = _times(block, scipy.linalg.solve_triangular(factor, np.eye(len(gram))))
         return block
     except np.linalg.LinAlgError:
         return np.asarray(np.linalg.qr(block)[0])

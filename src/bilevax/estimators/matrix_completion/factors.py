@@ -170,6 +170,13 @@ class Factors:
         kept.rows, kept.cols = copy(self.rows), copy(self.cols)
         return kept
 
+    def without_entries(self) -> Factors:
+        """A copy that is good for `move_to` only, and takes little memory."""
+        kept = self.copy()
+        del kept.observed
+        kept._shares = kept.rows.features = kept.cols.features = None
+        return kept
+
     def predict(self, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
         """The entries (rows[i], cols[i]), in the units of the values."""
         left, right = self.rows.factors, self.cols.factors

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +91,7 @@ def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late:
     few = len(entries.values) < FEW_ENTRIES
     if few:
         others = [Split(observe(entries, other), components) for other in _other_splits(held_out)]
-        levels = chain([next(levels) + others], levels)
+        levels[0] = partial(list, levels[0]() + others)
     search = Search(options.effects, options.similarity != 0, options.most_factors, bool(options.clip), few)
     chosen = choose_factors(levels, search, late)
     best = chosen.best
@@ -116,19 +116,17 @@ def _other_splits(held_out: np.ndarray) -> list[np.ndarray]:
     return [other for other in found if other.any()]
 
 
-def _splits(entries: Entries, held_out: np.ndarray, components: int) -> Iterator[list[Split]]:
-    """The entries of few rows first, then of more and more; each level is made when it is asked for."""
-    levels = _levels(entries, held_out)
-    while levels:
-        yield [Split(observe(*levels.pop(0)), components)]
+def _splits(entries: Entries, held_out: np.ndarray, components: int) -> list[Callable[[], list[Split]]]:
+    """The entries of few rows first, then of more and more; each level is made when it is called."""
+    steps = max(0, int(np.ceil(np.log(len(held_out) / _FEW) / np.log(_STEP))))
+    return [partial(_level, entries, held_out, components, left) for left in range(steps, -1, -1)]
 
 
-def _levels(entries: Entries, held_out: np.ndarray) -> list[tuple[Entries, np.ndarray]]:
-    """The entries, and before them those of fewer and fewer rows."""
-    levels = [(entries, held_out)]
-    while len(levels[0][1]) > _FEW:
-        levels.insert(0, few_rows(*levels[0], 1 / _STEP))
-    return levels
+def _level(entries: Entries, held_out: np.ndarray, components: int, steps: int) -> list[Split]:
+    """The entries of a share of the rows that gets smaller with each step."""
+    for _ in range(steps):
+        entries, held_out = few_rows(entries, held_out, 1 / _STEP)
+    return [Split(observe(entries, held_out), components)]
 
 
 def blend_with(choice: FactorChoice, shrunk: np.ndarray | None, truth: np.ndarray, clip: bool) -> Blend:
@@ -160,12 +158,14 @@ def fit_refit(
 ) -> tuple[Factors, PatternFeatures | None]:
     """The factors of all entries, from those that were chosen or anew, and the features of their pattern."""
     components = options.n_similarity_components
+    levels: list[Callable[[], list[Split]]]
     if chosen.start is not None:
-        levels: Iterable[list[Split]] = [[Split(chosen.start.observed.all_learned(), components)]]
+        levels = [partial(list, [Split(chosen.start.observed.all_learned(), components)])]
     else:
         levels = _splits(entries, np.zeros(len(entries.values), bool), components)
     factors = chosen.start
-    for (split,) in levels:
+    for level in levels:
+        (split,) = level()
         factors = grown(split, chosen.setting, chosen.rank, factors, late)
     assert factors is not None
     if chosen.setting.averaged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -219,17 +219,19 @@ class Search(NamedTuple):
     """Whether there are so few entries that predictions may be averaged over the posterior."""
 
 
-def choose_factors(levels: Iterable[Sequence[Split]], search: Search, late: Deadline) -> Chosen:
+def choose_factors(levels: Sequence[Callable[[], Sequence[Split]]], search: Search, late: Deadline) -> Chosen:
     """The setting, and the factors under it.
 
     The first level is the whole matrix, or few of its rows if it is large: they choose the setting. Each further level
-    has more rows, begins with the columns of the level before, and grows more factors if it supports them.
+    has more rows, begins with the columns of the level before, and grows more factors if it supports them. A level
+    is made when it is called.
     """
-    levels = iter(levels)
-    best, path, comparisons = _choose_setting(next(levels), search, late)
-    for splits in levels:
-        best = Growth(splits, best.setting, late, best.best)  # nothing keeps the level before from here on
-        path += best.to(search.most_factors).path
+    best, path, comparisons = _choose_setting(levels[0](), search, late)
+    for level in levels[1:]:
+        setting, start = best.setting, [one.without_entries() for one in best.best]
+        del best  # frees the entries of the level before, which are not needed beside those of this one
+        best = Growth(level(), setting, late, start).to(search.most_factors)
+        path += best.path
     return Chosen(best, path, comparisons)
 
 
