@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevax.estimators import MatrixCompletion, effects_only
-from bilevax.estimators.matrix_completion import estimator
+from bilevax.estimators.matrix_completion import fit as ball
 from bilevax.estimators.matrix_completion.entries import at
 from bilevax.estimators.matrix_completion.fit import CompletionFit
 
@@ -103,7 +103,7 @@ def after_effects(task, defaults, *, make_fit=CompletionFit, **options):
     def base(rows, cols):
         return effects.mean + at(effects.rows, rows) + at(effects.cols, cols)
 
-    with mock.patch.object(estimator, "CompletionFit", make_fit):
+    with mock.patch.object(ball, "CompletionFit", make_fit):
         model = fitted((rows, cols, values - base(rows, cols)), effects=False, clip=False, **options)
     model.cpu_seconds += spent
     lowest, highest = values.min(), values.max()
