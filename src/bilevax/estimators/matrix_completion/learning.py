@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # they need JAX, which a fit of factors alone does not load
     from bilevax.estimators.matrix_completion.fit import CompletionFit
     from bilevax.estimators.matrix_completion.path import Choice
 
+_ALMOST_ALL = 0.1  # the error of the factors as a share of that of effects alone, below which no ball is fitted
 _SIMILARITY = 2.0  # the strength in the ball where similarity helps
 
 
@@ -141,6 +142,8 @@ def _needs_ball(
     # Where values are far off, the squared loss of the shrunk matrix would follow them. Where the data support no
     # factor, a shrunk matrix adds little, and much work if most of many rows have few entries.
     worth_a_try = normal and (chosen.rank > 0 or len(entries.values) < FEW_ENTRIES or effort is EFFORTS["best"])
+    # Nor does it where factors explain nearly everything: what it shrinks is then more than what is left.
+    worth_a_try = worth_a_try and chosen.rmse > _ALMOST_ALL * chosen.alone
     return bool(worth_a_try and len(entries.values) <= effort.most_entries and not deadline())
 
 

@@ -28,6 +28,7 @@ _LIKELIER = 0.02  # the gain in log-likelihood per entry for which such a noise 
 _UNKNOWN = (
     0.2  # the variance of predictions over that of the noise, from which on averages over the posterior are tried
 )
+_EXACT = 0.02  # the held-out error over the spread of the values, below which averaging is not tried
 _ENOUGH = 1000  # entries held out to compare averages with the factors alone
 _KEPT = 0.9  # the share of held-out entries, those with the least errors, by which it is judged
 _SHARES = np.linspace(0.0, 1.0, 11)
@@ -269,8 +270,9 @@ def _choose_setting(splits: Sequence[Split], search: Search, late: Deadline) -> 
         likelier = gains.mean() > max(_LIKELIER, 2 * gains.std() / np.sqrt(len(gains)))
         taken = likelier and (robust.rmse < best.rmse * (1 - best.gain) or not search.on_a_scale)
         best = compare("noise", robust, bool(taken), ("normal", "long tails"))
-    # Far more than the noise is then to be gained; long tails would need a draw of the weight of each entry.
-    if search.few_entries and np.isinf(best.setting.tails) and best.best[0].unknown > _UNKNOWN * best.best[0].noise:
+    # Not with long tails, which would need a draw of the weight of each entry, nor where next to nothing is left.
+    unknown = np.isinf(best.setting.tails) and best.best[0].unknown > _UNKNOWN * best.best[0].noise
+    if search.few_entries and unknown and best.rmse > _EXACT * float(np.std(best.truth)):
         whole, best = best, best.on_fewer_splits(_ENOUGH)  # averages take longer than all that was tried before
         averaged = best.averaged(search.most_factors)
         taken = clearly_better(averaged.squares, best.squares)
