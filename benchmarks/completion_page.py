@@ -281,9 +281,9 @@ def disturbed_section(figures, seeds):
         "beyond d. Y then follows X away from an outlier, |X − Y| is at most d/λ₂, and the upper level has a bounded",
         "loss for the entry. Both losses are fitted in the same way, and both search for the radius. Differences are",
         "to the squared loss with λ₂ = 0.05, the defaults. The line with random ratings left out uses the knowledge of",
-        "which ratings are random: it shows how much there is to gain. We tried six settings of the robust loss on seed 0",
-        "beforehand and show three. Of the others d = 0.5 with λ₂ = 1 was worse than the squared loss even with 10 %",
-        "random ratings. No held-out entries chose d: a gain of the best line is a gain in hindsight.",
+        "which ratings are random: it shows how much there is to gain. We tried six settings of the robust loss on",
+        "seed 0 beforehand and show three. Of the others d = 0.5 with λ₂ = 1 was worse than the squared loss even with",
+        "10 % random ratings. No held-out entries chose d: a gain of the best line is a gain in hindsight.",
     )
     tables = []
     for share, summary in by_share.items():
@@ -315,8 +315,8 @@ def synthetic_section(figures, seeds):
         "of all observed entries. There are no effects, no weights, no similarity and no bound on the rank. The RMSE",
         "compares the entries not observed with the matrix without noise, whose entries have a standard deviation of",
         "about 3.2. Outliers mislead the search for the radius too. So a line shows the squared loss with the radius",
-        "that is best on the test set, among 1, 1/2, ... 1/32 times the nuclear norm of the truth. Differences are to the",
-        "first line. Here too d is not chosen by the data; λ₂ = 0.3 with d = 1 and 3, tried on seed 0 only, gave",
+        "that is best on the test set, among 1, 1/2, ... 1/32 times the nuclear norm of the truth. Differences are to",
+        "the first line. Here too d is not chosen by the data; λ₂ = 0.3 with d = 1 and 3, tried on seed 0 only, gave",
         "similar results.",
     )
     results = prose(
