@@ -284,6 +284,9 @@ def test_something_is_added_only_if_it_is_better_by_a_standard_error(rng):
     luckier[:2] = 0.0, 1.2
     assert np.mean(luckier**2) < 0.99 * np.mean(errors**2) and not clearly_better(luckier**2, errors**2)
     assert choose_blend(few + luckier, few + errors, few).share == 1.0
+    # Where the middle is usual, it takes a clear difference to leave it.
+    assert choose_blend(few + luckier, few + errors, few, usual=0.5).share == 0.5
+    assert choose_blend(truth + 5 * noise[0], truth + noise[1], truth, usual=0.5).share > 0.8
 
 
 def test_many_entries_stay_in_their_order_and_the_model_knows_where_they_are(rng, monkeypatch):

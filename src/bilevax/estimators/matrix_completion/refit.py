@@ -135,7 +135,9 @@ def blend_with(choice: FactorChoice, shrunk: np.ndarray | None, truth: np.ndarra
     if shrunk is None or np.isfinite(choice.setting.tails):
         return Blend(1.0, choice.rmse, 0.0)
     low, high = (truth.min(), truth.max()) if clip else (-np.inf, np.inf)
-    return choose_blend(np.clip(shrunk, low, high), np.clip(choice.predictions, low, high), truth)
+    # Where entries are few, the errors of both models differ so much that the middle is nearly always better.
+    usual = 0.5 if choice.setting.averaged else 1.0
+    return choose_blend(np.clip(shrunk, low, high), np.clip(choice.predictions, low, high), truth, usual)
 
 
 def again_as(choices: dict[str, Any]) -> Refit | None:

@@ -326,13 +326,12 @@ class Blend(NamedTuple):
     """Standard error of the difference to the factors alone."""
 
 
-def choose_blend(shrunk: np.ndarray, refitted: np.ndarray, truth: np.ndarray) -> Blend:
-    """The share of the factors that predicts best; the factors alone unless it is better, and by a standard error."""
+def choose_blend(shrunk: np.ndarray, refitted: np.ndarray, truth: np.ndarray, usual: float = 1.0) -> Blend:
+    """The share of the factors that predicts best; the usual one unless another is better, and by a standard error."""
     squares = np.array([((1 - share) * shrunk + share * refitted - truth) ** 2 for share in _SHARES])
-    best, alone = int(np.argmin(squares.mean(axis=1))), len(_SHARES) - 1
-    compared = Comparison.of("share", ("", ""), (squares[best], squares[alone]))
-    better = compared.rmse < compared.other_rmse * (1 - max(_LEAST_GAIN, 1 / len(truth)))
-    taken = best if better and clearly_better(squares[best], squares[alone]) else alone
-    return Blend(
-        float(_SHARES[taken]), compared.rmse if taken == best else compared.other_rmse, compared.standard_error
-    )
+    best, default = int(np.argmin(squares.mean(axis=1))), int(np.argmin(np.abs(_SHARES - usual)))
+    rmse = np.sqrt(squares.mean(axis=1))
+    better = rmse[best] < rmse[default] * (1 - max(_LEAST_GAIN, 1 / len(truth)))
+    taken = best if better and clearly_better(squares[best], squares[default]) else default
+    compared = Comparison.of("share", ("", ""), (squares[taken], squares[-1]))
+    return Blend(float(_SHARES[taken]), compared.rmse, compared.standard_error)

@@ -54,8 +54,9 @@ def choice_words(choices: dict[str, Any]) -> list[str]:
     lines = [f"held out     RMSE {choices['rmse']['taken']:.4g} on {choices.get('held_out', 0)} entries ({listed})"]
     if choices["taken"] == "both":
         gain = errors["factors"] - choices["rmse"]["taken"]
+        side, size = ("lower", gain) if gain >= 0 else ("higher", -gain)
         lines.append(
-            f"mix          RMSE lower than with factors alone by {_with_error(gain, choices['standard_error'])}"
+            f"mix          RMSE {side} than with factors alone by {_with_error(size, choices['standard_error'])}"
         )
     for one in choices.get("comparisons", []):
         name, answers = _QUESTIONS[one["choice"]]
