@@ -296,10 +296,10 @@ def disturbed_section(figures, seeds):
     results = prose(
         f"The robust loss changes the RMSE by {changes('robust, λ₂ = 1, d = 1')} with λ₂ = 1 and d = 1, and by",
         f"{changes('robust, λ₂ = 1, d = 2')} with d = 2. Leaving out the random ratings changes it by",
-        f"{changes(LEFT_OUT)}. So the robust loss helps where ratings are random, and regains a part of what they",
-        "cost. With a small d it also gives little weight to unusual but honest ratings, which shows where none is",
-        "random; with d = 2 that costs nothing. A random rating is at most four stars off, hardly more than an honest",
-        "one, so there is little to tell them apart. Some of the held-out entries are random themselves, so the",
+        f"{changes(LEFT_OUT)}. So the robust loss regains a part of what random ratings cost where they are many. It",
+        "also gives little weight to unusual but honest ratings, which costs accuracy where few ratings are random. A",
+        "random rating is at most four stars off, hardly more than an honest one, so there is little to tell them apart.",
+        "Some of the held-out entries are random themselves, and the robust loss counts large errors less, so that the",
         "held-out RMSE does not show which loss is better.",
     )
     return section("The lower level on ratings with errors", given, *tables, results)

@@ -39,8 +39,7 @@ class CompletionFit:
     def __init__(self, entries: Entries, options: Options, interrupt: Interrupt):
         assert options.ridges is not None, "the caller estimates them"
         self.options, self.interrupt, self.ridges = options, interrupt, options.ridges
-        centre = np.mean if options.outlier is None else np.median  # values that are far off move a mean
-        self.mean = float(centre(entries.values))
+        self.mean = _mean(entries.values, options.outlier)
         centred = entries.values - self.mean
         self.problem, _ = sparse_completion(
             entries.rows, entries.cols, centred, 1.0, shape=entries.shape, **options.lower
@@ -193,10 +192,10 @@ class CompletionFit:
         return self._root_mean(self.residual()[~self.held_out])
 
     def _root_mean(self, residual: np.ndarray) -> float:
-        """The root of the mean square; with `outlier`, no residual counts for more than three times that."""
+        """The root of the mean square; with `outlier`, no residual counts for more than that."""
         squares = residual**2
         if self.options.outlier is not None:
-            squares = squares / (1 + squares / (3 * self.options.outlier) ** 2)
+            squares = squares / (1 + squares / self.options.outlier**2)
         return float(np.sqrt(np.mean(squares)))
 
     def ball_binds(self) -> bool:
@@ -246,6 +245,15 @@ class CompletionFit:
     def rank(self) -> int:
         """The rank of the matrix."""
         return int(self.state.basis.rank)
+
+
+def _mean(values: np.ndarray, outlier: float | None) -> float:
+    """The mean; with `outlier`, values that are far from most others count as if they were nearer."""
+    if outlier is None:
+        return float(values.mean())
+    middle = np.median(values)
+    width = 3 * max(outlier, 1.5 * float(np.median(np.abs(values - middle))))
+    return float(np.clip(values, middle - width, middle + width).mean())
 
 
 def _settled(begin: int, tol: float) -> Any:
