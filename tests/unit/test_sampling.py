@@ -46,7 +46,7 @@ def test_blocks_visit_every_row_once_in_a_pass():
 def test_parts_are_drawn_independently():
     sampler = bx.PerPart({"train": bx.Minibatch(1, 4), "val": bx.Minibatch(1, 4)})
     data = {"train": jnp.arange(4), "val": jnp.arange(4), "extra": 7}
-    batches = [sampler.take(data, sampler.draw(jax.random.key(i))) for i in range(400)]
+    batches = [sampler.take(data, sampler.draw(jax.random.key(i), 0)) for i in range(400)]
     pairs = {(int(b["train"][0]), int(b["val"][0])) for b in batches}
     assert len(pairs) == 16 and all(b["extra"] == 7 for b in batches)
 
