@@ -187,8 +187,7 @@ def rank_section(clean):
     ]
     results += [
         f"Without a bound the RMSE on {NAMES[s.data]} changes by {s.difference(NO_BOUND):+.4f} and a fit takes "
-        f"{s.time(NO_BOUND)}: the chosen radius needs a rank of {s.mean(NO_BOUND, 'rank'):.0f}, but the last radius of "
-        "the path, which is too large, needs far more."
+        f"{s.time(NO_BOUND)}; the chosen radius needs a rank of {s.mean(NO_BOUND, 'rank'):.0f}."
         for s in clean
         if s.has(NO_BOUND)
     ]
@@ -202,9 +201,9 @@ def rank_section(clean):
 
 
 def radius_section(clean):
-    """The path against a fixed radius."""
+    """The search against a fixed radius."""
     results = [
-        f"On {NAMES[s.data]} a fit at the chosen radius takes {s.time(CHOSEN)} of the time of the path, and its RMSE "
+        f"On {NAMES[s.data]} a fit at the chosen radius takes {s.time(CHOSEN)} of the time of the search, and its RMSE "
         f"is {compared(s.difference(CHOSEN))}. Half that radius costs {s.difference('half of it'):+.4f}, twice it "
         f"{s.difference('twice it'):+.4f}."
         for s in clean
@@ -216,8 +215,9 @@ def radius_section(clean):
         if s.has(OPTIMUM)
     ]
     given = prose(
-        "The default follows a path of growing radii; each fit begins where the last one ended. The other fits get a",
-        "radius and the similarity that was chosen with it, and begin with the zero matrix.",
+        "By default held-out entries choose the radius: a search tries growing radii, then radii around the best one.",
+        "Each fit begins with the matrix of the next smaller radius. The other fits in the table get a radius and the",
+        "similarity that was chosen with it, and begin with the zero matrix.",
     )
     return section("Radius", given, table(clean, RADII, "radius"), prose(*results))
 
@@ -279,11 +279,11 @@ def disturbed_section(figures, seeds):
         'changed. The robust lower level (`data_loss="pseudo-huber"` and `outlier=d` of',
         "`bx.problems.sparse_completion`) replaces (V − M)² by 2d²(√(1+((V−M)/d)²)−1), which grows linearly",
         "beyond d. Y then follows X away from an outlier, |X − Y| is at most d/λ₂, and the upper level has a bounded",
-        "loss for the entry. Both losses are fitted in the same way, path of radii included. Differences are to the",
-        "squared loss with λ₂ = 0.05, the defaults. The line with random ratings left out uses the knowledge of which",
-        "ratings are random: it shows how much there is to gain. We tried six settings of the robust loss on seed 0",
-        "beforehand and show three. Of the others d = 0.5 with λ₂ = 1 was worse than the squared loss even with 10 %",
-        "random ratings. No held-out entries chose d: a gain of the best line is a gain in hindsight.",
+        "loss for the entry. Both losses are fitted in the same way, and both search for the radius. Differences are",
+        "to the squared loss with λ₂ = 0.05, the defaults. The line with random ratings left out uses the knowledge of",
+        "which ratings are random: it shows how much there is to gain. We tried six settings of the robust loss on",
+        "seed 0 beforehand and show three. Of the others d = 0.5 with λ₂ = 1 was worse than the squared loss even with",
+        "10 % random ratings. No held-out entries chose d: a gain of the best line is a gain in hindsight.",
     )
     tables = []
     for share, summary in by_share.items():
@@ -314,9 +314,9 @@ def synthetic_section(figures, seeds):
         "outlier is an observed entry, 5 % of them, to which we add or from which we subtract ten standard deviations",
         "of all observed entries. There are no effects, no weights, no similarity and no bound on the rank. The RMSE",
         "compares the entries not observed with the matrix without noise, whose entries have a standard deviation of",
-        "about 3.2. Outliers mislead the path of radii too. So a line shows the squared loss with the radius that is",
-        "best on the test set, among 1, 1/2, ... 1/32 times the nuclear norm of the truth. Differences are to the",
-        "first line. Here too d is not chosen by the data; λ₂ = 0.3 with d = 1 and 3, tried on seed 0 only, gave",
+        "about 3.2. Outliers mislead the search for the radius too. So a line shows the squared loss with the radius",
+        "that is best on the test set, among 1, 1/2, ... 1/32 times the nuclear norm of the truth. Differences are to",
+        "the first line. Here too d is not chosen by the data; λ₂ = 0.3 with d = 1 and 3, tried on seed 0 only, gave",
         "similar results.",
     )
     results = prose(
@@ -325,8 +325,8 @@ def synthetic_section(figures, seeds):
         f"{spoiled.mean(good):.2f}; on data without outliers the squared loss has {clean.mean(squared):.2f}. This is",
         "where the bilevel problem does what least squares cannot: with a d above the noise and well below the",
         "outliers, they have almost no influence; with d = 10, a third of their size, they keep some. Without",
-        "outliers the path leads to larger radii than is good, where the held-out error hardly changes, and more so",
-        "with a small d.",
+        f"outliers the search chooses a radius that costs {clean.difference(squared, BEST_RADIUS):+.4f} against the",
+        "best one in hindsight.",
     )
     tables = [table([s], SYNTHETIC, "data loss", squared) for s in (clean, spoiled)]
     return section(

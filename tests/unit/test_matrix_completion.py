@@ -126,7 +126,7 @@ def test_with_outlier_the_radius_is_chosen_as_if_held_out_values_far_off_were_no
     model = MatrixCompletion(**options).fit((rows, cols, spoiled))
     clean = MatrixCompletion(**options).fit((rows[~wrong], cols[~wrong], values[~wrong]))
     assert rmse(model.complete(), TRUTH) < 1.3 * rmse(clean.complete(), TRUTH)
-    assert max(row["rmse"] for row in model.path_) <= 2.0  # no error counts for more than `outlier`
+    assert max(row["rmse"] for row in model.path_) <= 6.0  # no error counts for more than three times `outlier`
 
 
 def test_held_out_entries_choose_between_the_weighted_and_the_plain_norm():

@@ -193,10 +193,10 @@ class CompletionFit:
         return self._root_mean(self.residual()[~self.held_out])
 
     def _root_mean(self, residual: np.ndarray) -> float:
-        """The root of the mean square; with `outlier`, no residual counts for more than that."""
-        squares, outlier = residual**2, self.options.outlier
-        if outlier is not None:
-            squares = squares / (1 + squares / outlier**2)
+        """The root of the mean square; with `outlier`, no residual counts for more than three times that."""
+        squares = residual**2
+        if self.options.outlier is not None:
+            squares = squares / (1 + squares / (3 * self.options.outlier) ** 2)
         return float(np.sqrt(np.mean(squares)))
 
     def ball_binds(self) -> bool:

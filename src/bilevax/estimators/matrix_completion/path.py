@@ -104,7 +104,7 @@ class _Path:
                 gain=_GAIN,
                 most=self.fit.options.effort.most_radii,
                 refine=_REFINE,
-                spread=_SPREAD,
+                spread=_SPREAD if self.fit.options.outlier is None else 0.1 * _SPREAD,  # outliers add to all errors
                 stop=lambda: self.fit.cut is not None,
             )
             self.radius = min(self.kept) if np.isnan(found.radius) else found.radius
