@@ -5,7 +5,7 @@
     python benchmarks/batch_steps.py --theirs benchmark_bilevel [--pairs 10] [--json FILE]
 
 Both sides get the same data, start, batch size (64) and step sizes, in single precision and without constraint. Theirs
-cut consecutive rows in a random order; so do ours (`bx.Blocks`, without replacement). A pair is some thousands of
+cut consecutive rows, in a random order; ours cut random blocks of them (`bx.Blocks`). A pair is some thousands of
 steps of one and then of the other, compiled before. The table has the median over the pairs. Needs the data sets.
 """
 
@@ -127,7 +127,7 @@ def pair(problem, solver, name, steps, pairs):
         fewest = min(len(next(iter(part.values()))) for part in problem.data.values())
         problem = replace(problem, data=jax.tree.map(lambda v: v[:fewest], problem.data))
     rows = [len(next(iter(problem.data[part].values()))) for part in ("train", "valid")]
-    blocks = {part: bx.Blocks(BATCH, n, replacement=False) for part, n in zip(("train", "valid"), rows, strict=True)}
+    blocks = {part: bx.Blocks(BATCH, n) for part, n in zip(("train", "valid"), rows, strict=True)}
     sampled = replace(problem, sampler=bx.PerPart(blocks))
     like = problem.x_like, problem.y_like
     x, y = (jnp.zeros(v.shape, jnp.float32) if hasattr(v, "shape") else v.zeros() for v in like)
