@@ -7,6 +7,7 @@ one. It is no generator for cryptography. `tests/unit/test_randomness.py` has th
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +43,8 @@ def _seed(seed: Integer[Array, ""]) -> Words:
     return jnp.stack([*_hash(high, ~high, words.astype(jnp.uint32)), jnp.zeros_like(high)])
 
 
-def _fold_in(key: Words, number: Integer[Array, ""]) -> Words:
-    return jnp.stack([*_hash(key[0], key[1], number.astype(jnp.uint32)), key[2]])
+def _fold_in(key: Words, number: Any) -> Words:
+    return jnp.stack([*_hash(key[0], key[1], jnp.asarray(number).astype(jnp.uint32)), key[2]])
 
 
 def _split(key: Words, shape: tuple[int, ...]) -> Array:
