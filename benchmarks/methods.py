@@ -107,17 +107,17 @@ class Noted(bx.Blocks):
 
     drawn: list = ()
 
-    def draw(self, key):
+    def draw(self, key, k):
         """Note it."""
         self.drawn.append(1)
-        return super().draw(key)
+        return super().draw(key, k)
 
 
 def draws_per_step(solver, blocks, steps=10):
     """How many blocks a step cuts out, on a small problem stepped in Python."""
     problem, x, y = regression(10, blocks)
     drawn = []
-    parts = {name: Noted(part.size, part.total, drawn) for name, part in problem.sampler.parts.items()}
+    parts = {name: Noted(part.size, part.total, drawn=drawn) for name, part in problem.sampler.parts.items()}
     problem = replace(problem, sampler=bx.PerPart(parts), structure=bx.LowerStructure(host=True))
     solver = chunks.prepare(*chunks.cast_numbers(problem, solver, jnp.float64), x, y, jax.random.key(0))
     state, _ = solver.init(problem, x, y)

@@ -22,6 +22,7 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
+from bilevax.randomness import stream_and_step
 from bilevax.sampling import Sampler
 from bilevax.sets import ConvexSet, as_set
 
@@ -145,7 +146,7 @@ class BilevelProblem(eqx.Module):
         """The same problem on a random mini-batch; the problem itself if it has no sampler."""
         if self.sampler is None:
             return self
-        return replace(self, data=self.sampler.take(self.data, self.sampler.draw(key)))
+        return replace(self, data=self.sampler.take(self.data, self.sampler.draw(*stream_and_step(key))))
 
     @_oracle
     def upper_value(self, x: PyTree, y: PyTree) -> Scalar:

@@ -1,4 +1,4 @@
-"""Mini-batches as pure functions of a key: no epoch, no hidden state, nothing to checkpoint.
+"""Mini-batches as pure functions of a key and the step: no hidden state, nothing to checkpoint.
 
 Losses should be means over rows; a mini-batch gradient is then an unbiased estimate of the full one.
 """
@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+from bilevax.randomness import below, permuted
+
 
 class Sampler(eqx.Module):
-    """Chooses rows of the data: `take(data, draw(key))` is a mini-batch with the structure of `data`."""
+    """Chooses rows of the data: `take(data, draw(key, k))` is a mini-batch with the structure of `data`."""
 
     @property
     @abc.abstractmethod
@@ -24,8 +26,11 @@ class Sampler(eqx.Module):
         """How many batches make one pass over the data."""
 
     @abc.abstractmethod
-    def draw(self, key: Array) -> Any:
-        """The index of a random batch."""
+    def draw(self, key: Array, k: Int[Array, ""]) -> Any:
+        """The index of the batch of step k.
+
+        The key is the same at every step of a run. A step that needs several independent batches has a key for each.
+        """
 
     @abc.abstractmethod
     def take(self, data: PyTree, index: Any) -> PyTree:
@@ -72,6 +77,17 @@ def check_rows(sampler: Sampler, data: PyTree) -> None:
             )
 
 
+def _choose(key: Array, k: Int[Array, ""], size: int, total: int, replacement: bool) -> Int[Array, " size"]:
+    """`size` numbers below `total` for step k."""
+    if replacement:
+        bits = jax.random.bits(jax.random.fold_in(key, k), (2, size), jnp.uint32)
+        return below(bits[0], bits[1], total)
+    steps = total // size
+    epoch = jax.random.fold_in(key, k // steps)
+    place = (k % steps * size).astype(jnp.uint32) + jnp.arange(size, dtype=jnp.uint32)
+    return permuted(epoch, place, total)
+
+
 def _names(given: Any) -> tuple[str, ...] | None:
     return given if given is None else (given,) if isinstance(given, str) else tuple(given)
 
@@ -82,15 +98,21 @@ def _check(name: str, size: int, total: int) -> None:
 
 
 class Minibatch(Sampler):
-    """`size` rows drawn independently and uniformly out of `total`.
+    """`size` rows out of `total`, each drawn independently and uniformly.
 
     It samples every array of the data whose first axis has `total` entries, or those named by `leaves`, such as
     `("inputs", "labels")`. Data in which another axis has `total` entries too must be named.
+
+    With `replacement=False` the rows are those of a random permutation, one batch after the other, and of another
+    permutation when fewer than `size` rows are left. Each batch then is an unbiased sample, but not given the batches
+    before it: the theory of methods with momentum or recursive gradients (SUSTAIN, SRBA, MASOBA, StochasticIBCG) asks
+    for independent batches.
     """
 
     size: int = eqx.field(static=True)
     total: int = eqx.field(static=True)
     leaves: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=_names, kw_only=True)
+    replacement: bool = eqx.field(static=True, default=True, kw_only=True)
 
     def __check_init__(self) -> None:
         _check("Minibatch", self.size, self.total)
@@ -99,19 +121,24 @@ class Minibatch(Sampler):
     def batches(self) -> int:
         return -(-self.total // self.size)
 
-    def draw(self, key: Array) -> Int[Array, " size"]:
-        return jax.random.randint(key, (self.size,), 0, self.total)
+    def draw(self, key: Array, k: Int[Array, ""]) -> Int[Array, " size"]:
+        return _choose(key, k, self.size, self.total, self.replacement)
 
     def take(self, data: PyTree, index: Int[Array, " size"]) -> PyTree:
         return _rows(data, self.total, self.leaves, lambda v: jnp.asarray(v)[index])
 
 
 class Blocks(Sampler):
-    """The data cut into equal consecutive blocks of `size` rows; the index is the block's number."""
+    """The data cut into equal consecutive blocks of `size` rows; the index is the block's number.
+
+    A block is one piece of memory, so that it costs less than as many rows from everywhere. Shuffle the rows once if
+    their order means something. With `replacement=False` every block comes once before one comes again.
+    """
 
     size: int = eqx.field(static=True)
     total: int = eqx.field(static=True)
     leaves: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=_names, kw_only=True)
+    replacement: bool = eqx.field(static=True, default=True, kw_only=True)
 
     def __check_init__(self) -> None:
         _check("Blocks", self.size, self.total)
@@ -128,8 +155,8 @@ class Blocks(Sampler):
     def batches(self) -> int:
         return self.total // self.size
 
-    def draw(self, key: Array) -> Int[Array, ""]:
-        return jax.random.randint(key, (), 0, self.batches)
+    def draw(self, key: Array, k: Int[Array, ""]) -> Int[Array, ""]:
+        return _choose(key, k, 1, self.batches, self.replacement)[0]
 
     def take(self, data: PyTree, index: Int[Array, ""]) -> PyTree:
         cut = lambda v: jax.lax.dynamic_slice_in_dim(v, index * self.size, self.size)  # noqa: E731
@@ -145,9 +172,9 @@ class PerPart(Sampler):
     def batches(self) -> int:
         return max(part.batches for part in self.parts.values())
 
-    def draw(self, key: Array) -> dict[str, Any]:
+    def draw(self, key: Array, k: Int[Array, ""]) -> dict[str, Any]:
         keys = jax.random.split(key, len(self.parts))
-        return {name: part.draw(k) for (name, part), k in zip(sorted(self.parts.items()), keys, strict=True)}
+        return {name: part.draw(own, k) for (name, part), own in zip(sorted(self.parts.items()), keys, strict=True)}
 
     def take(self, data: PyTree, index: dict[str, Any]) -> PyTree:
         return {**data, **{name: part.take(data[name], index[name]) for name, part in self.parts.items()}}

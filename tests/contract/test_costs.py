@@ -9,6 +9,7 @@ import pytest
 import zoo
 
 import bilevax as bx
+from bilevax.randomness import at_step
 from bilevax.solvers import COUNTS
 from bilevax.solvers.pieces import tracking
 from bilevax.solvers.pieces.x_step import moves_both_ways
@@ -119,7 +120,7 @@ def test_a_step_makes_the_calls_it_counts_and_those_of_the_table(name, x_step, m
     state, _ = solver.init(problem, x, y)
     for k in range(3):
         CALLS.update(dict.fromkeys(CALLS, 0))
-        state, info = solver.step(problem, state, jax.random.fold_in(KEY, k))
+        state, info = solver.step(problem, state, at_step(KEY, k))
     said = {n: int(getattr(info.counts, n)) for n in COUNTS}
     made = dict(CALLS)
     if name in ONE_GRADIENT:

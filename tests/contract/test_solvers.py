@@ -12,6 +12,7 @@ import zoo
 
 import bilevax as bx
 from bilevax.problems import quadratic
+from bilevax.randomness import at_step
 from bilevax.runs import chunks
 
 # Most of a test is compilation: the paper's own method meets every set, its rivals two, another method one, and a mode
@@ -122,7 +123,7 @@ def test_step_keeps_structure_and_dtype_and_jit_equals_eager(case):
     problem, solver, x0, y0 = case.setting
     solver, state = first_state(problem, solver, x0, y0)
     for k in range(2):
-        following, info = solver.step(problem, state, jax.random.fold_in(KEY, state.k))
+        following, info = solver.step(problem, state, at_step(KEY, state.k))
         assert same_kind((following.x, following.y, following.k), (state.x, state.y, state.k))
         assert same_kind(info.direction, x0) and info.gap.shape == () and info.gap.dtype == jnp.float64
         if not case.on_host:  # whose rank, and hence the shapes in its state, may change

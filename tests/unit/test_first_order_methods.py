@@ -12,6 +12,7 @@ import zoo
 
 import bilevax as bx
 from bilevax.problems import random_quadratic
+from bilevax.randomness import at_step, stream_and_step
 from bilevax.solvers import BSA, F2SA, F3SA, PBGD, StocBiO
 from bilevax.solvers.pieces import defaults
 
@@ -62,7 +63,7 @@ class Sum:
         """The batch that the library draws with this key."""
         if self.problem.sampler is None or key is None:
             return self.data
-        index = self.problem.sampler.draw(key)
+        index = self.problem.sampler.draw(*stream_and_step(key))
         return {**self.data, **{k: {n: v[np.asarray(i)] for n, v in self.data[k].items()} for k, i in index.items()}}
 
     def upper_grads(self, x, y, key=None):
@@ -235,7 +236,7 @@ def test_the_method_is_its_pseudo_code(name, batch):
     x, y = np.array([0.1, 0.9, -0.3]), np.array([1.0, -1.0, 0.5, 0.0])
     solver = replace(solver, constants=CONSTANTS)
     state, _ = jax.jit(lambda x, y: bx.run(sum_.problem, solver, x, y, steps=6, key=KEY))(x, y)
-    expected = steps(sum_, x, y, [jax.random.fold_in(KEY, k) for k in range(6)], **options)
+    expected = steps(sum_, x, y, [at_step(KEY, k) for k in range(6)], **options)
     for found, wanted in zip((state.x, state.y), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
     assert np.linalg.norm(state.x - x) > 1e-2

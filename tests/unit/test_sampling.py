@@ -46,7 +46,7 @@ def test_blocks_visit_every_row_once_in_a_pass():
 def test_parts_are_drawn_independently():
     sampler = bx.PerPart({"train": bx.Minibatch(1, 4), "val": bx.Minibatch(1, 4)})
     data = {"train": jnp.arange(4), "val": jnp.arange(4), "extra": 7}
-    batches = [sampler.take(data, sampler.draw(jax.random.key(i))) for i in range(400)]
+    batches = [sampler.take(data, sampler.draw(jax.random.key(i), 0)) for i in range(400)]
     pairs = {(int(b["train"][0]), int(b["val"][0])) for b in batches}
     assert len(pairs) == 16 and all(b["extra"] == 7 for b in batches)
 
@@ -82,3 +82,12 @@ def test_ibcg_with_batches_comes_near_the_optimum_of_the_full_problem():
     ell = lambda state: float(bx.exact_hypergradient(full, state.x, state.y).ell)  # noqa: E731
     start = float(bx.exact_hypergradient(full, x, y).ell)
     assert ell(state) - ell(best) < 0.1 * (start - ell(best))
+
+
+def test_a_sampler_that_does_not_take_the_step_is_told_so():
+    class Old(bx.Blocks):
+        def draw(self, key):
+            return jnp.asarray(0)
+
+    with pytest.raises(TypeError, match=r"Old.draw takes a key only; define draw\(self, key, k\)"):
+        bx.solve(least_squares(Old(4, 12)), bx.SOBA(), jnp.zeros(3), jnp.zeros(3), steps=2)

@@ -11,6 +11,7 @@ from zoo import finite_sum, known_problem
 
 import bilevax as bx
 from bilevax import hypergradient as hg
+from bilevax.randomness import at_step
 
 KEY = jax.random.key(4)
 X0, Y0 = np.full(5, 0.4), np.linspace(-1, 1, 6)
@@ -28,7 +29,7 @@ def numbers(known):
 
 def truncation(key, k, first, budget):
     """The random length of step k (counted from 1), drawn as the solver draws it."""
-    _, _, common = jax.random.split(jax.random.fold_in(key, k - 1), 3)
+    _, _, common = jax.random.split(at_step(key, k - 1), 3)
     return int(jax.random.randint(jax.random.split(common)[0], (), first, first + budget, jnp.int32))
 
 

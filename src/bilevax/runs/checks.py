@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -153,6 +154,9 @@ def _check_data(data: Any) -> None:
 def _check_sampler(problem: BilevelProblem) -> None:
     if problem.sampler is None:
         return
+    if len(inspect.signature(problem.sampler.draw).parameters) < 2:
+        kind = type(problem.sampler).__name__
+        raise TypeError(f"{kind}.draw takes a key only; define draw(self, key, k), where k is the number of the step.")
     look = lambda key: problem.sample(key).data  # noqa: E731
     try:
         batch = jax.eval_shape(look, jax.random.key(0))

@@ -14,6 +14,7 @@ from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem
+from bilevax.randomness import at_step
 from bilevax.solvers.protocol import Counts, Info, Observation, Solver, add_counts, kernels, no_counts, takes_few_steps
 
 _FEW_NUMBERS = 20_000
@@ -58,7 +59,7 @@ def run(
     state, _ = solver.init(problem, x, y)
 
     def step(state: Any, _: None) -> tuple[Any, PyTree]:
-        following, info = solver.step(problem, state, jax.random.fold_in(key, state.k))
+        following, info = solver.step(problem, state, at_step(key, state.k))
         return following, None if collect is None else collect(state, info)
 
     return jax.lax.scan(step, state, None, length=steps)
@@ -102,7 +103,7 @@ def observed(direction: PyTree) -> StepSummary:
 
 
 def _one(problem: BilevelProblem, solver: Solver, chunk: Chunk, key: Array, last: Array | bool) -> Chunk:
-    state, info = solver.step(problem, chunk.state, jax.random.fold_in(key, chunk.state.k))
+    state, info = solver.step(problem, chunk.state, at_step(key, chunk.state.k))
     # A transient infinity in the direction can leave x finite; the sum is the cheapest reduction that notices it.
     finite = chunk.finite & jnp.isfinite(trees.sum_all(info.direction))
     # Reductions are a good part of a small step, and only those of a chunk's last step are ever read.

@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
+from bilevax.randomness import stream_and_step
 from bilevax.sampling import PerPart, Sampler
 from bilevax.schedules import Schedule, as_schedule
 from bilevax.sets import Memory
@@ -45,7 +46,7 @@ def numbered(problem: BilevelProblem) -> Any:
             "SABA keeps a table over the batches of a sampler and the problem has none; give it "
             "sampler=bx.Blocks(size, rows), or use bx.SOBA, which needs no sampler."
         )
-    index = jax.eval_shape(problem.sampler.draw, jax.random.key(0))
+    index = jax.eval_shape(problem.sampler.draw, jax.random.key(0), 0)
     one = all(leaf.shape == () and jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in jax.tree.leaves(index))
     if not one or len({part.batches for part in _parts(problem.sampler)}) > 1:
         raise ValueError(
@@ -115,7 +116,7 @@ class SABA(eqx.Module):
         """Directions of one batch, corrected by the table, three steps."""
         x, y, w, k, dtype = state.x, state.y, state.w, state.k, trees.dtype(state.x)
         rho, xi = (step(k).astype(dtype) for step in (self.rho, self.xi))
-        index, n = problem.sampler.draw(key), problem.sampler.batches  # type: ignore[union-attr]
+        index, n = problem.sampler.draw(*stream_and_step(key)), problem.sampler.batches  # type: ignore[union-attr]
         i = jax.tree.leaves(index)[0]
         D = directions(batch(problem, index, i), x, y, w)
         change = jax.tree.map(lambda new, old: new - old[i], D, state.table)
