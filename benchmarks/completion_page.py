@@ -298,7 +298,7 @@ def disturbed_section(figures, seeds):
         f"{changes('robust, λ₂ = 1, d = 2')} with d = 2. Leaving out the random ratings changes it by",
         f"{changes(LEFT_OUT)}. So the robust loss regains a part of what random ratings cost where they are many. It",
         "also gives little weight to unusual but honest ratings, which costs accuracy where few ratings are random. A",
-        "random rating is at most four stars off, hardly more than an honest one, so there is little to tell them apart.",
+        "random rating is at most four stars off, hardly more than an honest one: there is little to tell them apart.",
         "Some of the held-out entries are random themselves, and the robust loss counts large errors less, so that the",
         "held-out RMSE does not show which loss is better.",
     )
