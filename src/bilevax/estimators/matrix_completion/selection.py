@@ -327,11 +327,17 @@ class Blend(NamedTuple):
 
 
 def choose_blend(shrunk: np.ndarray, refitted: np.ndarray, truth: np.ndarray, usual: float = 1.0) -> Blend:
-    """The share of the factors that predicts best; the usual one unless another is better, and by a standard error."""
+    """The share of the factors that predicts best.
+
+    The usual one unless another is better, and by a standard error; then the factors alone by the same rule.
+    """
     squares = np.array([((1 - share) * shrunk + share * refitted - truth) ** 2 for share in _SHARES])
-    best, default = int(np.argmin(squares.mean(axis=1))), int(np.argmin(np.abs(_SHARES - usual)))
-    rmse = np.sqrt(squares.mean(axis=1))
-    better = rmse[best] < rmse[default] * (1 - max(_LEAST_GAIN, 1 / len(truth)))
-    taken = best if better and clearly_better(squares[best], squares[default]) else default
-    compared = Comparison.of("share", ("", ""), (squares[taken], squares[-1]))
+    rmse, gain = np.sqrt(squares.mean(axis=1)), max(_LEAST_GAIN, 1 / len(truth))
+    best, default, alone = int(np.argmin(rmse)), int(np.argmin(np.abs(_SHARES - usual))), len(_SHARES) - 1
+
+    def beaten(one: int) -> bool:
+        return bool(rmse[best] < rmse[one] * (1 - gain) and clearly_better(squares[best], squares[one]))
+
+    taken = next(one for one in (default, alone, best) if not beaten(one))
+    compared = Comparison.of("share", ("", ""), (squares[taken], squares[alone]))
     return Blend(float(_SHARES[taken]), compared.rmse, compared.standard_error)
