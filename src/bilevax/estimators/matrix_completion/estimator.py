@@ -64,7 +64,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         dtype: "float32" or "float64", of the shrunk matrix; ratings need no more than float32. Factors are computed in
             float64 up to 2 million entries. Predictions are float64.
         warm_start: begin the next `fit` where the last one ended, at its radius; rows and columns may be new.
-        random_state: of the entries held out.
+        random_state: decides which entries are held out; from 2 million entries on, so does their order.
         verbose: 1 shows a line for each number of factors and for each radius on standard error.
 
     Attributes:
