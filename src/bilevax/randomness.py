@@ -100,7 +100,10 @@ def stream_and_step(key: Array) -> tuple[Array, Integer[Array, ""]]:
 
 
 def below(bits: Array, more: Array, total: int) -> Array:
-    """Whole numbers from 0 to total - 1, uniform to 2^-33 for each, from 64 random bits: their product over 2^64."""
+    """Whole numbers from 0 to total - 1 from 64 random bits: their product with the total, over 2^64.
+
+    The probabilities of any two numbers differ by at most 2^-64.
+    """
     high, low = _product(bits, total)
     carry, _ = _product(more, total)
     return (high + (low + carry < low).astype(jnp.uint32)).astype(jnp.int32)

@@ -93,6 +93,10 @@ def _names(given: Any) -> tuple[str, ...] | None:
 
 
 def _check(name: str, size: int, total: int) -> None:
+    if total >= 2**31:
+        raise ValueError(
+            f"{name}: at most 2^31 - 1 rows can be numbered, got {total}; cut the data into several parts."
+        )
     if not 1 <= size <= total:
         raise ValueError(f"{name}: the batch size must be between 1 and the {total} rows of the data, got {size}.")
 

@@ -91,3 +91,9 @@ def test_a_sampler_that_does_not_take_the_step_is_told_so():
 
     with pytest.raises(TypeError, match=r"Old.draw takes a key only; define draw\(self, key, k\)"):
         bx.solve(least_squares(Old(4, 12)), bx.SOBA(), jnp.zeros(3), jnp.zeros(3), steps=2)
+
+
+@pytest.mark.parametrize("kind", [bx.Minibatch, bx.Blocks])
+def test_more_rows_than_can_be_numbered_are_refused(kind):
+    with pytest.raises(ValueError, match="at most 2.31 - 1 rows can be numbered, got 2147483648"):
+        kind(2, 2**31)

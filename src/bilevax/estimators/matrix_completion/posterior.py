@@ -20,11 +20,7 @@ from bilevax.linalg.row_ridges import Lines, Regression, residuals, solve_rows
 
 _MORE_FACTORS = 20  # are drawn beside those that the start has
 _CHAINS = 4  # of draws, each from the start: one alone does not reach all likely matrices
-_FIRST, _SWEEPS, _EVERY = (
-    20,
-    80,
-    3,
-)  # sweeps before the first draw is kept, all sweeps, sweeps for each draw that is kept
+_SWEEPS, _FIRST, _EVERY = 80, 20, 3  # of a chain: all sweeps, those before a draw is kept, those for each draw kept
 _NEGLIGIBLE = 1e-5  # the share of the largest singular value of the mean below which a direction is left out
 _TINY = 1e-12
 

@@ -25,9 +25,7 @@ _ROUGH, _FINAL, _FINE = 2e-2, 7e-3, 2e-3  # how far a sweep may still move predi
 TAILS = 4.0
 """Degrees of freedom of the noise where some values are far off."""
 _LIKELIER = 0.02  # the gain in log-likelihood per entry for which such a noise is taken
-_UNKNOWN = (
-    0.2  # the variance of predictions over that of the noise, from which on averages over the posterior are tried
-)
+_UNKNOWN = 0.2  # the variance of predictions over that of the noise, from which on averaging is tried
 _EXACT = 0.02  # the held-out error over the spread of the values, below which averaging is not tried
 _ENOUGH = 1000  # entries held out to compare averages with the factors alone
 _KEPT = 0.9  # the share of held-out entries, those with the least errors, by which it is judged
