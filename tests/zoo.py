@@ -95,10 +95,13 @@ SOLVERS = {
     "PairwiseIBCG last steps": bx.PairwiseIBCG(memory=3),
     "ProjectedIBCG": bx.ProjectedIBCG(),
     "ProjectedIBCG last steps": bx.ProjectedIBCG(3),
+    "SampledIBCG": bx.SampledIBCG(),
 }
 SOLVERS |= {f"{name} fw": replace(s, x_step="fw") for name, s in SOLVERS.items() if moves_both_ways(s)}
 STEP = {type(solver).__name__: "xi" for solver in SOLVERS.values()}
-STEP |= dict.fromkeys(("BlockIBCG", "AdaptiveIBCG", "PairwiseIBCG", "ProjectedIBCG"))  # they find the step themselves
+STEP |= dict.fromkeys(
+    ("BlockIBCG", "AdaptiveIBCG", "PairwiseIBCG", "ProjectedIBCG", "SampledIBCG")
+)  # they find it themselves
 STEP |= {"IBCG": "gamma", "StochasticIBCG": "gamma", "SBFW": "eta", "TTSA": "alpha", "BSA": "alpha", "ABA": "beta"}
 ON_ROWS = {"SBFW", "TTSA", "BSA", "StocBiO", "SUSTAIN", "FSLA", "SABA", "MASOBA", "SRBA", "F3SA", "StochasticIBCG"}
 """Methods for sampled problems, by class."""
@@ -180,6 +183,7 @@ COSTS = {
     "PairwiseIBCG last steps": (bx.PairwiseIBCG(memory=3), (2, None, None, 1, 1, 0)),
     "ProjectedIBCG": (bx.ProjectedIBCG(), (2, None, None, 1, 0, None)),
     "ProjectedIBCG last steps": (bx.ProjectedIBCG(3), (2, None, None, 1, 0, None)),
+    "SampledIBCG": (bx.SampledIBCG(), (2, None, None, 1, 0, None)),
 }
 
 

@@ -86,6 +86,7 @@ from bilevax.solvers import BlockIBCG as BlockIBCG
 from bilevax.solvers import ITDBiO as ITDBiO
 from bilevax.solvers import PairwiseIBCG as PairwiseIBCG
 from bilevax.solvers import ProjectedIBCG as ProjectedIBCG
+from bilevax.solvers import SampledIBCG as SampledIBCG
 from bilevax.solvers import StocBiO as StocBiO
 from bilevax.solvers import StochasticIBCG as StochasticIBCG
 from bilevax.solvers.auto import auto as auto

@@ -257,7 +257,20 @@ def test_auto_takes_low_rank_steps_for_large_matrices_only():
     problem = bx.BilevelProblem(*functions, bx.NuclearBall(1.0))
     assert type(bx.auto(problem, jnp.zeros((100, 80)))) is bx.BlockIBCG
     assert type(bx.auto(problem, jnp.zeros((100, 8)))) is bx.ProjectedIBCG
-    assert type(bx.auto(replace(problem, sampler=bx.Minibatch(2, 4)), jnp.zeros((3, 3)))) is bx.StochasticIBCG
+
+
+def test_auto_begins_with_mini_batches_where_there_are_many_and_the_set_projects_vectors():
+    functions = (lambda x, y, _: jnp.sum(y**2), lambda x, y, _: jnp.sum((y - x) ** 2))
+    x = jnp.zeros((2, 2))
+    for domain, batches, method in (
+        (bx.Box(0.0, 1.0), 16, bx.SampledIBCG),
+        (bx.WholeSpace(), 16, bx.SampledIBCG),
+        (bx.Box(0.0, 1.0), 2, bx.ProjectedIBCG),
+        (bx.NuclearBall(1.0), 16, bx.ProjectedIBCG),
+        (bx.VertexHull(jnp.stack([x, x + 1])), 16, bx.PairwiseIBCG),
+    ):
+        problem = bx.BilevelProblem(*functions, domain, sampler=bx.Minibatch(2, 2 * batches))
+        assert type(bx.auto(problem, x)) is method
 
 
 def test_a_run_says_why_its_method_was_chosen_and_names_a_better_one():

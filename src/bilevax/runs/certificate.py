@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs.trace import Row, Trace
+from bilevax.solvers.protocol import samples
 from bilevax.theory import Constants
 from bilevax.verdict.row_bound import RowResiduals, all_given, estimated_constants, gap_bound
 
@@ -32,7 +33,7 @@ class Certificate:
 
     def _why_none(self, solver: Any) -> str:
         name = type(solver).__name__
-        if self._problem.sampler is not None:
+        if self._problem.sampler is not None and samples(solver):
             return "the problem has a sampler: directions are noisy, and no residual bounds their error"
         if getattr(solver, "averages", False):
             return f"{name} moves along an average of directions"

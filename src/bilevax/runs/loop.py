@@ -141,10 +141,16 @@ class Run:
         if hasattr(self.solver, "observe"):
             with self.clock.compilation():
                 seen, summary = self._observe(self.problem, self.solver, self.state)
+            if self._sampling():  # its direction is a mean over mini-batches, of which no residual tells the error
+                return Look(summary, None, None, None, 0.0)
             return Look(summary, seen.y, seen.w, None, 0.0)
         ahead, seconds = self._call(1)
         y, w = self._estimates(ahead.state)
         return Look(ahead.summary, y, w, ahead, seconds)
+
+    def _sampling(self) -> bool:
+        """Whether a method that ends on all rows is still on mini-batches."""
+        return bool(getattr(self.state, "sampling", False))
 
     def _estimates(self, following: Any) -> tuple[PyTree, PyTree]:
         """The y and w that the direction of a step is made of."""
@@ -228,7 +234,7 @@ class Run:
 
     def _verified(self, claim: Stop) -> Stop | None:
         """Grant `CONVERGED` only if the true gap plus its error passes too, and nothing speaks against the audit."""
-        if self.k < min(self.verify_after, self.plan.steps):
+        if self.k < min(self.verify_after, self.plan.steps) or self._sampling():
             return None
         with self.clock.compilation():
             true = self._audit()

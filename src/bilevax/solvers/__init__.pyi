@@ -23,6 +23,7 @@ from bilevax.solvers.protocol import Solver as Solver
 from bilevax.solvers.protocol import State as State
 from bilevax.solvers.rahgd import RAHGD as RAHGD
 from bilevax.solvers.saba import SABA as SABA
+from bilevax.solvers.sampled_ibcg import SampledIBCG as SampledIBCG
 from bilevax.solvers.sbfw import SBFW as SBFW
 from bilevax.solvers.soba import SOBA as SOBA
 from bilevax.solvers.srba import SRBA as SRBA

@@ -50,6 +50,7 @@ class AdaptiveIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AdaptiveIBCG:

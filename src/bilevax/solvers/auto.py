@@ -11,18 +11,20 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
+from bilevax.sets import WholeSpace
 from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG
 from bilevax.solvers.block_ibcg import BlockIBCG
-from bilevax.solvers.masoba import MASOBA
 from bilevax.solvers.pairwise_ibcg import PairwiseIBCG
 from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Solver
-from bilevax.solvers.stochastic_ibcg import StochasticIBCG
+from bilevax.solvers.sampled_ibcg import SampledIBCG
 
 SMALL_MATRIX = 60
 """Up to so many rows or columns a full decomposition costs less than a search for the leading vectors."""
 FEW_COORDINATES = 500
 """Up to so many, a quadratic program on the host costs less than as many linear ones."""
+MANY_BATCHES = 16
+"""From so many in a pass on, mini-batches are used at first."""
 MANY = 1_000_000
 """From so many variables on, vertices are not stored."""
 
@@ -36,6 +38,9 @@ class Choice(NamedTuple):
 
 def auto(problem: BilevelProblem, x0: PyTree = None) -> Solver:
     """The method that suits this problem best; `solve` takes it when none is named.
+
+    With a sampler of many batches and a cheap projection it begins with mini-batches (`SampledIBCG`). Otherwise it uses
+    all rows at every step.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> problem = bx.BilevelProblem(
@@ -55,21 +60,26 @@ def choose(problem: BilevelProblem, x0: PyTree = None) -> Choice:
     x, domain = jax.tree.map(jnp.asarray, like.zeros() if isinstance(like, trees.Shapes) else like), problem.domain
     bounded = not np.isinf(float(domain.diameter(x).value))
     projects = _has_projection(problem, x)
-    if problem.sampler is not None:
-        if bounded:
-            return Choice(StochasticIBCG(), "the problem has a sampler, and the set is bounded")
-        return Choice(MASOBA(), "the problem has a sampler, and the set is unbounded")
     if _has_low_rank_steps(problem, x):
         return Choice(BlockIBCG(), "the set holds large matrices of low rank")
     if domain.minimizes_models and trees.size(x) <= FEW_COORDINATES:
         return Choice(ProjectedIBCG(), "the set can minimise a quadratic model")
     if projects and not domain.kernels.on_host:
+        if _has_many_batches(problem):
+            return Choice(SampledIBCG(), "the problem has a sampler, and the set a cheap projection")
         return Choice(ProjectedIBCG(), "the set has a cheap projection")
     if not bounded:
         return Choice(ProjectedIBCG(), "the set is unbounded")
     if trees.size(x) < MANY:
         return Choice(PairwiseIBCG(), "the set has no cheap projection")
     return Choice(AdaptiveIBCG(), "the set has no cheap projection, and x is too large to store vertices")
+
+
+def _has_many_batches(problem: BilevelProblem) -> bool:
+    """Whether steps on mini-batches are a good start: there are many, and none of them decomposes a matrix."""
+    vectors = problem.domain.tells_faces or isinstance(problem.domain, WholeSpace)
+    sampler, given = problem.sampler, problem.structure
+    return bool(sampler is not None and sampler.batches >= MANY_BATCHES and vectors and given.solve_lower is None)
 
 
 def _has_projection(problem: BilevelProblem, x: PyTree) -> bool:

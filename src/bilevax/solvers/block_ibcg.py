@@ -53,7 +53,6 @@ class BlockIBCG(eqx.Module):
 
     One step costs one direction and one projection of low rank, more when L was too small: the direction ahead is taken
     from the line through the last two. Where the problem changes between the steps, `look_ahead=True` computes it.
-
     `constants` serve the certificate only; no step needs them.
 
     >>> import bilevax as bx
@@ -62,6 +61,7 @@ class BlockIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "low rank"
     loops: ClassVar[int] = 1
+    all_rows: ClassVar[bool] = True
     max_rank: int | None = eqx.field(static=True, default=None)
     verify: int | None = eqx.field(static=True, default=5, kw_only=True)
     look_ahead: bool = eqx.field(static=True, default=False, kw_only=True)

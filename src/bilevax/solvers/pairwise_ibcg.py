@@ -57,6 +57,7 @@ class PairwiseIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "lmo"
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
     capacity: int | None = eqx.field(static=True, default=None)
     memory: int | None = eqx.field(static=True, default=None, kw_only=True)

@@ -52,6 +52,7 @@ class ProjectedIBCG(eqx.Module):
 
     oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
     memory: int | None = eqx.field(static=True, default=None)
     inner: int = eqx.field(static=True, default=100, kw_only=True)
@@ -64,9 +65,11 @@ class ProjectedIBCG(eqx.Module):
         """There is nothing to estimate."""
         return self
 
-    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[ProjectedIBCGState, Counts]:
-        """The lower level at the start."""
-        lower, counts = begin(problem, x, y)
+    def init(
+        self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None
+    ) -> tuple[ProjectedIBCGState, Counts]:
+        """The lower level at the start, from an adjoint w if there is one."""
+        lower, counts = begin(problem, x, y, w)
         curvature = first_curvature(problem, x, lower, self.memory)
         return ProjectedIBCGState(x, lower, curvature, jnp.zeros((), jnp.int32)), counts
 

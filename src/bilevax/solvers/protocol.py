@@ -96,7 +96,8 @@ class Solver(Protocol):
     made of: those that the step starts from ("before") or those that it ends with ("after"); a method without an
     adjoint has no such variable, and one whose direction is an average over steps also has `averages = True`. A method
     whose step looks at another point, or whose state holds the direction, has `observe(problem, state) -> Observation`
-    instead. A method whose steps are few and rich says so by `few_steps = True`.
+    instead. A method whose steps are few and rich says so by `few_steps = True`, and one that does not use mini-batches
+    by `all_rows = True`.
     """
 
     @property
@@ -122,6 +123,11 @@ class Solver(Protocol):
 def kernels(solver: Solver) -> Kernels:
     """Where a solver's own kernels run: low-rank steps decide on ranks in Python."""
     return Kernels.HOST if solver.oracle == "low rank" else Kernels.COMPILED
+
+
+def samples(solver: Solver) -> bool:
+    """Whether the steps of a method use mini-batches, if the problem has any; ours use all rows."""
+    return not getattr(solver, "all_rows", False)
 
 
 def takes_few_steps(solver: Solver) -> bool:

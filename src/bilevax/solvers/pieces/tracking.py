@@ -64,9 +64,10 @@ def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
     return _Ways(small and problem.structure.solve_adjoint is None and not problem.structure.host, constant, quadratic)
 
 
-def begin(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Tracked, Counts]:
-    """The lower level at the first x."""
-    w, zero, none = trees.zeros_like(y), jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
+def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tuple[Tracked, Counts]:
+    """The lower level at the first x, from y and an adjoint w if there is one."""
+    w = trees.zeros_like(y) if w is None else w
+    zero, none = jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
     ways, m, inverse, spent = _ways(problem, x, y), trees.size(y), None, no_counts()
     if ways.keeps_inverse and ways.constant:
         inverse, spent = _first_inverse(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)

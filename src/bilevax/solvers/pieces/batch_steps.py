@@ -1,0 +1,91 @@
+"""Many steps on mini-batches with the same step sizes, and what they tell of f."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree, Scalar
+
+from bilevax import trees
+from bilevax.estimation import lower_spectrum
+from bilevax.problem import BilevelProblem
+from bilevax.randomness import at_step
+from bilevax.solvers.pieces.directions import Directions, directions
+
+BATCHES = 64
+"""Mini-batches in one call of `batch_steps`."""
+_PROBES, _PRODUCTS = 4, 6
+"""Mini-batches whose curvature is measured before, and Hessian products for each."""
+_LONGEST = 2.0
+"""A direction is cut to so many times the usual size."""
+
+
+class Point(NamedTuple):
+    """x, y and w, how large the directions of y and w usually are, and the curvature of batches."""
+
+    x: PyTree
+    y: PyTree
+    w: PyTree
+    sizes: tuple[Scalar, Scalar]
+    curvature: Scalar
+
+
+class Moved(NamedTuple):
+    """Where the steps led, the mean direction of x on the way, and the mean of f with its standard error."""
+
+    point: Point
+    direction: PyTree
+    f: Scalar
+    f_error: Scalar
+
+
+def batch_steps(
+    problem: BilevelProblem, point: Point, xi: Scalar, pace: Scalar, k: Int[Array, ""], key: Array
+) -> Moved:
+    """`BATCHES` projected steps of x by xi, and steps of y and w by `pace` over the curvature of some batches.
+
+    The batches are those of the steps `k BATCHES`, `k BATCHES + 1`, ... of the run.
+    """
+    keys = lambda i: at_step(key, k * BATCHES + i)  # noqa: E731
+    highest = lambda i: lower_spectrum(problem.sample(keys(i)), point.x, point.y, keys(i), _PRODUCTS).high  # noqa: E731
+    # Where losses are flat, so is the curvature of batches; it comes back when y does, and steps must not be too long.
+    curvature = jnp.maximum(jnp.max(jax.lax.map(highest, jnp.arange(_PROBES, dtype=jnp.int32))), 0.5 * point.curvature)
+    rho = pace / jnp.where(curvature > 0, curvature, 1)
+
+    def step(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x, y, w, sizes, _), mean, total, squares = carry
+        p = problem.sample(keys(i))
+        D, f = directions(p, x, y, w), p.upper_value(x, y)
+        d_y, d_w, sizes = _cut(D, sizes)
+        x_next = problem.domain.project(trees.axpy(-xi, D.x, x))
+        moved = Point(x_next, trees.axpy(-rho, d_y, y), trees.axpy(-rho, d_w, w), sizes, curvature)
+        return moved, trees.axpy(1 / BATCHES, D.x, mean), total + f, squares + f * f
+
+    zero = jnp.zeros((), trees.dtype(point.x))
+    start = (point, trees.zeros_like(point.x), zero, zero)
+    end, direction, total, squares = jax.lax.fori_loop(0, BATCHES, step, start)
+    f = total / BATCHES
+    return Moved(end, direction, f, jnp.sqrt(jnp.maximum(squares / BATCHES - f * f, 0) / BATCHES))
+
+
+def _cut(D: Directions, sizes: tuple[Scalar, Scalar]) -> tuple[PyTree, PyTree, tuple[Scalar, Scalar]]:
+    """Directions of y and w that are not much larger than usual, so that rows far larger than the rest do no harm."""
+    (d_y, of_y), (d_w, of_w) = (_cut_one(d, size) for d, size in zip((D.y, D.w), sizes, strict=True))
+    return d_y, d_w, (of_y, of_w)
+
+
+def _cut_one(d: PyTree, usual: Scalar) -> tuple[PyTree, Scalar]:
+    size = trees.norm(d)
+    most = jnp.where(usual > 0, _LONGEST * usual, size)
+    cut = trees.scale(jnp.where(size > most, most / jnp.where(size > 0, size, 1), 1), d)
+    return cut, jnp.where(usual > 0, 0.9 * usual + 0.1 * jnp.minimum(size, most), size)
+
+
+def first_step(problem: BilevelProblem, point: Point) -> Scalar:
+    """f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
+    f, (f_x, _) = problem.upper_value_and_grads(point.x, point.y)
+    F = trees.sub(f_x, problem.lower_cross(point.x, point.y, point.w))
+    square = trees.inner(F, F)
+    return jnp.where(square > 0, jnp.abs(f) / jnp.where(square > 0, square, 1), 0)

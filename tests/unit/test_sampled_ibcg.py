@@ -1,0 +1,141 @@
+"""Mini-batches first, then all rows: answers by dense linear algebra and scipy, rows of very different sizes."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+import bilevax as bx
+from bilevax.runs.chunks import advance, cast_numbers
+
+ROWS, FEATURES = 1024, 6
+
+
+def _loss(y, part):
+    return 0.5 * jnp.mean((part["A"] @ y - part["b"]) ** 2)
+
+
+def _logistic(y, part):
+    return jnp.mean(jax.nn.softplus(-jnp.sign(part["b"]) * (part["A"] @ y)))
+
+
+def _upper(x, y, data):
+    return _loss(y, data["valid"])
+
+
+def _lower(x, y, data):
+    return _loss(y, data["train"]) + 0.5 * jnp.sum(jnp.exp(x) * y**2)
+
+
+def _logistic_upper(x, y, data):
+    return _logistic(y, data["valid"])
+
+
+def _logistic_lower(x, y, data):
+    return _logistic(y, data["train"]) + 0.5 * jnp.sum(jnp.exp(x) * y**2)
+
+
+@cache
+def regression(heavy=1.0, batch=32, logistic=False, seed=0):
+    """A ridge weight for each feature; one row in twenty is `heavy` times as large as the others."""
+    rng = np.random.default_rng(seed)
+    truth, data = rng.standard_normal(FEATURES), {}
+    for name in ("train", "valid"):
+        scale = np.where(rng.random(ROWS) < 0.05, heavy, 1.0)
+        A = rng.standard_normal((ROWS, FEATURES)) * scale[:, None]
+        data[name] = {"A": A, "b": A @ truth + 2 * scale * rng.standard_normal(ROWS)}
+    functions = (_logistic_upper, _logistic_lower) if logistic else (_upper, _lower)
+    sampler = bx.PerPart({name: bx.Minibatch(batch, ROWS) for name in data})
+    return bx.BilevelProblem(*functions, bx.Box(-5.0, 3.0), jax.tree.map(jnp.asarray, data), sampler)
+
+
+def ell(problem):
+    """x -> f(x, y*(x)) for the squared loss, in numpy."""
+    train, valid = ({k: np.asarray(v) for k, v in problem.data[name].items()} for name in ("train", "valid"))
+    H, b = train["A"].T @ train["A"] / ROWS, train["A"].T @ train["b"] / ROWS
+
+    def value(x):
+        y = np.linalg.solve(H + np.diag(np.exp(x)), b)
+        return 0.5 * np.mean((valid["A"] @ y - valid["b"]) ** 2)
+
+    return value
+
+
+def test_it_ends_at_the_optimum_of_all_rows():
+    problem = regression()
+    result = bx.solve(problem, None, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=1e-8)
+    assert isinstance(result.solver, bx.SampledIBCG)
+    assert result.status.name == "CONVERGED"
+    value = ell(problem)
+    best = scipy.optimize.minimize(value, np.zeros(FEATURES), bounds=[(-5, 3)] * FEATURES, options={"ftol": 1e-15})
+    assert value(np.asarray(result.x)) <= best.fun + 1e-8
+
+
+def test_mini_batches_alone_get_most_of_the_way():
+    problem = regression()
+    states = []
+    bx.solve(
+        problem, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=60, every=1,
+        observers=lambda row, state: states.append(state),
+    )  # fmt: skip
+    sampled = [state for state in states if state.sampling]
+    assert 6 < len(sampled) < len(states)
+    value = ell(problem)
+    first, last, end = (value(np.asarray(state.x)) for state in (states[0], sampled[-1], states[-1]))
+    assert last - end < 0.3 * (first - end)
+
+
+@pytest.mark.parametrize("logistic", [False, True], ids=["squares", "logistic"])
+@pytest.mark.parametrize("batch", [2, 8, 64])
+@pytest.mark.parametrize("heavy", [16.0, 100.0])
+def test_rows_far_larger_than_the_rest_do_no_harm(heavy, batch, logistic):
+    problem = regression(heavy, batch, logistic)
+    largest = []
+
+    def watch(row, state):
+        largest.append(float(jnp.linalg.norm(state.y)))
+
+    result = bx.solve(
+        problem, None, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=40, every=1, observers=watch, tol=1e-7
+    )
+    assert result.status.name in ("CONVERGED", "MAX_STEPS")
+    truth = bx.exact_hypergradient(replace(problem, sampler=None), result.x, result.y)
+    start = bx.exact_hypergradient(replace(problem, sampler=None), jnp.zeros(FEATURES), result.y)
+    assert truth.ell <= start.ell + 1e-9
+    assert max(largest) <= 10 * max(jnp.linalg.norm(truth.y), jnp.linalg.norm(start.y))
+
+
+def test_an_upper_level_with_a_huge_constant_is_solved_as_well():
+    """The first step is made for an f that can fall to zero; here it is a million times too long."""
+    problem = regression()
+    shifted = replace(problem, upper=_far_above_zero)
+    result = bx.solve(shifted, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100)
+    value = ell(problem)
+    plain = bx.solve(problem, bx.ProjectedIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100)
+    assert value(np.asarray(result.x)) <= value(np.asarray(plain.x)) + 1e-6
+
+
+def _far_above_zero(x, y, data):
+    return 1e6 + _upper(x, y, data)
+
+
+def test_a_sampled_gap_is_never_taken_for_convergence():
+    """With a tolerance that every noisy gap passes, the run still goes on to all rows."""
+    problem = regression()
+    result = bx.solve(problem, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=50.0)
+    assert result.status.name == "CONVERGED"
+    assert not result.state.sampling
+
+
+def test_cutting_a_run_changes_no_bit():
+    problem, key = regression(), jax.random.key(3)
+    problem, solver = cast_numbers(problem, bx.SampledIBCG(), jnp.float64)
+    start, _ = solver.init(problem, jnp.zeros(FEATURES), jnp.zeros(FEATURES))
+    steps = lambda state, count: advance(problem, solver, state, key, jnp.asarray(count, jnp.int32)).state  # noqa: E731
+    whole, cut = steps(start, 25), steps(steps(steps(start, 3), 14), 8)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, cut)))
+    assert not jnp.array_equal(steps(start, 3).x, advance(problem, solver, start, jax.random.key(4), 3).state.x)
