@@ -144,8 +144,9 @@ METHODS: dict[str, Method] = {
         solvers.BlockIBCG,
         remark="Steps on the host. It is measured with x as a matrix of one row, whose nuclear norm is its length.",
     ),
+    "SampledIBCG": Method(solvers.SampledIBCG, remark="Without sampling it is ProjectedIBCG."),
 }
-OURS = {"AdaptiveIBCG", "BlockIBCG", "PairwiseIBCG", "ProjectedIBCG"}
+OURS = {"AdaptiveIBCG", "BlockIBCG", "PairwiseIBCG", "ProjectedIBCG", "SampledIBCG"}
 """Methods that need no constants, and so make no estimate of them."""
 METHODS |= {name: Method(getattr(solvers, name)) for name in solvers.methods() if name not in METHODS}
 
