@@ -352,7 +352,7 @@ def stepped(method, order, **options):
     noise = lambda v: v + 0.1 * rng.standard_normal(v.shape) if v.dtype == float else v  # noqa: E731
     state = replace(jax.tree.map(noise, state), k=jnp.asarray(4, jnp.int32))
     if method is SABA:
-        state = replace(state, mean=jax.tree.map(lambda v: jnp.mean(v, axis=0), state.table))
+        state = replace(state, mean=jax.tree.map(lambda v: jnp.mean(v, axis=0), state.seen()))
     problem = replace(problem, sampler=Listed(8, ROWS, order=list(order)))
     following, info = solver.step(problem, state, KEY)
     return state, following, info
@@ -434,9 +434,9 @@ def test_saba_pairs_the_blocks_of_several_parts():
         first, _ = solver.init(problem, jnp.zeros(N), jnp.ones(M))
         ends.append((first, solver.step(problem, first, KEY)[0]))
     # All parts of a batch have its number, so that the table is that of rows kept together.
-    np.testing.assert_allclose(ends[0][0].table.x, ends[1][0].table.x, atol=1e-12)
+    np.testing.assert_allclose(ends[0][0].seen().x, ends[1][0].seen().x, atol=1e-12)
     for _, end in ends:
-        np.testing.assert_allclose(jnp.mean(end.table.x, axis=0), end.mean.x, atol=1e-12)
+        np.testing.assert_allclose(jnp.mean(end.seen().x, axis=0), end.mean.x, atol=1e-12)
 
 
 @pytest.mark.parametrize(
