@@ -30,16 +30,15 @@ class SABAState(eqx.Module):
     y: PyTree
     w: PyTree
     table: Directions
-    """Without the last ones."""
     last: tuple[Int[Array, ""], Directions]
-    """The batch of the last step with its directions. The next step writes them before it reads: XLA copies a table
-    that is read and then written, 44 MB at every step for 20,000 weights and 312 batches."""
+    """The batch of the last step with its directions, which are not yet in the table. The next step writes them before
+    it reads: XLA copies a table that is read and then written, 44 MB a step for 20,000 weights and 312 batches."""
     mean: Directions
     k: Int[Array, ""]
     memory: Memory | Watch
 
     def seen(self) -> Directions:
-        """The table with the last ones."""
+        """The table with the last directions."""
         i, last = self.last
         return jax.tree.map(lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, 0), self.table, last)
 
