@@ -142,7 +142,9 @@ class Book:
             part[key] = measure()
             print(self.name, kind, key, _brief(part[key]), flush=True)
             if self.path:
-                self.path.write_text(json.dumps(self.all) + "\n")
+                whole = self.path.with_suffix(".part")  # a run that is ended while it writes spoils no figure
+                whole.write_text(json.dumps(self.all) + "\n")
+                whole.replace(self.path)
         return part[key]
 
     def scale(self):
