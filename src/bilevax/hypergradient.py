@@ -175,7 +175,7 @@ def newton_search(problem: BilevelProblem, x: PyTree, y: PyTree, g_y: PyTree, p:
 
     def too_long(search: tuple[Any, ...]) -> Array:
         *_, t, accepted, _ = search
-        return ~accepted & (t > jnp.where(seen, eps, 0.1))  # where g shows no difference, rounding stops any step
+        return ~accepted & (t > jnp.where(seen, eps, 0.1))  # where g shows no change, it shows none of a shorter step
 
     one, first = jnp.ones((), size.dtype), jnp.ones((), jnp.int32)
     shorten = lambda search: trial(search[2] / 2, search[4] + 1)  # noqa: E731

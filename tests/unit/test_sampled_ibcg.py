@@ -131,6 +131,11 @@ def test_a_sampled_gap_is_never_taken_for_convergence():
     assert not result.state.sampling
 
 
+def test_another_method_for_all_rows_is_refused_by_name():
+    with pytest.raises(TypeError, match="SampledIBCG: method must be a bx.ProjectedIBCG, got IBCG"):
+        bx.SampledIBCG(bx.IBCG())
+
+
 def test_cutting_a_run_changes_no_bit():
     problem, key = regression(), jax.random.key(3)
     problem, solver = cast_numbers(problem, bx.SampledIBCG(), jnp.float64)

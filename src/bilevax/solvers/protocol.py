@@ -96,8 +96,8 @@ class Solver(Protocol):
     made of: those that the step starts from ("before") or those that it ends with ("after"); a method without an
     adjoint has no such variable, and one whose direction is an average over steps also has `averages = True`. A method
     whose step looks at another point, or whose state holds the direction, has `observe(problem, state) -> Observation`
-    instead. A method whose steps are few and rich says so by `few_steps = True`, and one that does not use mini-batches
-    by `all_rows = True`.
+    instead. A method whose steps are few and rich says so by `few_steps = True`, and one that ends on all rows,
+    whatever the sampler, by `all_rows = True`.
     """
 
     @property
@@ -126,7 +126,7 @@ def kernels(solver: Solver) -> Kernels:
 
 
 def samples(solver: Solver) -> bool:
-    """Whether the steps of a method use mini-batches, if the problem has any; ours use all rows."""
+    """Whether a method uses mini-batches to the end, if the problem has any; ours end on all rows."""
     return not getattr(solver, "all_rows", False)
 
 

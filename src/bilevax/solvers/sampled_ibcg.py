@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import ClassVar
 
@@ -17,8 +18,7 @@ from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
 from bilevax.theory import Constants
 
-_SHARE = 0.02
-"""The first step of x, as a share of that at which a linear f would fall to zero."""
+_SHARE = 0.02  # the first step of x, over the one at which a linear f would fall to zero
 _PATIENCE, _MOST = 6, 200
 """Steps in a row that gain nothing, and steps in all, after which all rows are used."""
 
@@ -32,8 +32,7 @@ class SampledIBCGState(eqx.Module):
     """Whether mini-batches are used."""
     xi: Scalar
     pace: Scalar
-    f: tuple[Scalar, Scalar]
-    """The mean over mini-batches, and its standard error."""
+    f: tuple[Scalar, Scalar]  # with its standard error
     start: tuple[PyTree, Scalar]
     calm: Int[Array, ""]
     """Steps in a row that gained nothing."""
@@ -68,6 +67,10 @@ class SampledIBCG(eqx.Module):
     method: ProjectedIBCG = ProjectedIBCG()
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
+    def __check_init__(self) -> None:
+        if not isinstance(self.method, ProjectedIBCG):
+            raise TypeError(f"SampledIBCG: method must be a bx.ProjectedIBCG, got {self.method!r}.")
+
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SampledIBCG:
         """There is nothing to estimate."""
         return self
@@ -76,7 +79,8 @@ class SampledIBCG(eqx.Module):
         """The start as it is, with the adjoint at zero."""
         zero, none = jnp.zeros((), trees.dtype(x)), jnp.zeros((), jnp.int32)
         far, point = zero + jnp.inf, Point(x, y, trees.zeros_like(y), (zero, zero), zero)
-        begin, sampling = lambda: self.method.init(replace(problem, sampler=None), x, y), _has_batches(problem)
+        begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y)
+        sampling = problem.sampler is not None and not problem.host
         later, counts = (trees.zeros_like(jax.eval_shape(begin)[0]), no_counts()) if sampling else begin()
         state = SampledIBCGState(
             point, none, jnp.asarray(sampling), zero, zero + 1, (far, zero), (x, far), none, trees.zeros_like(x), later
@@ -89,7 +93,7 @@ class SampledIBCG(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: SampledIBCGState, key: Array) -> tuple[SampledIBCGState, Info]:
         """64 mini-batches, or one step on all rows."""
-        everything = replace(problem, sampler=None)
+        sampled, everything = problem.sampler is not None and not problem.host, replace(problem, sampler=None)
 
         def on_all_rows() -> tuple[SampledIBCGState, Info]:
             later, info = self.method.step(everything, state.later, key)
@@ -104,16 +108,12 @@ class SampledIBCG(eqx.Module):
             return following, Info(state.x, following.direction, add_counts(counts, spent))
 
         def change(state: SampledIBCGState) -> tuple[SampledIBCGState, Counts]:
-            (f, f_error), (x, f_first) = state.f, state.start
-            x = trees.choose(f <= f_first + 2 * f_error, state.x, x)  # else mini-batches led nowhere
+            (f, f_error), (first, f_first) = state.f, state.start
+            x = trees.choose(f <= f_first + 2 * f_error, state.x, first)  # else mini-batches led nowhere
             later, counts = self.method.init(everything, x, state.y, state.w)
             return _at(replace(state, sampling=jnp.asarray(False)), later), counts
 
-        return jax.lax.cond(state.sampling, on_batches, on_all_rows) if _has_batches(problem) else on_all_rows()
-
-
-def _has_batches(problem: BilevelProblem) -> bool:
-    return problem.sampler is not None and not problem.host
+        return jax.lax.cond(state.sampling, on_batches, on_all_rows) if sampled else on_all_rows()
 
 
 def _after_batches(problem: BilevelProblem, state: SampledIBCGState, key: Array) -> SampledIBCGState:
@@ -130,8 +130,8 @@ def _after_batches(problem: BilevelProblem, state: SampledIBCGState, key: Array)
     pace = jnp.where(again | rises, state.pace / 1.4, state.pace)
     point = trees.choose(rises | ~finite, state.point, moved.point)
     f_now = trees.choose(falls & finite, (moved.f, moved.f_error), state.f)
-    start = (state.start[0], jnp.where(k == 0, moved.f, state.start[1]))
-    return SampledIBCGState(point, k + 1, state.sampling, xi, pace, f_now, start, calm, moved.direction, state.later)
+    start, d = (state.start[0], jnp.where(k == 0, moved.f, state.start[1])), moved.direction
+    return SampledIBCGState(point, k + 1, state.sampling, xi, pace, f_now, start, calm, d, state.later)
 
 
 def _at(state: SampledIBCGState, later: ProjectedIBCGState) -> SampledIBCGState:
