@@ -26,7 +26,7 @@ from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule, Status, Stop, as_stop
 from bilevax.runs.trace import Row, Trace
 from bilevax.sets import gradient_mapping
-from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.solvers.protocol import COUNTS, Solver, samples
 from bilevax.verdict.assumptions import Assumptions, examine
 
 _CONVEX = "Add a ridge term such as 0.5 * mu * jnp.sum(y**2) to lower, or remove what lower does not determine"
@@ -212,7 +212,8 @@ class Run:
 
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
         with self.clock.compilation():
-            diverges = growing(self.trace, self.problem, self.state, self.begun[1])
+            solves = not samples(self.solver) and not self._sampling()
+            diverges = growing(self.trace, self.problem, self.state, self.begun[1], solves)
         if diverges:
             return Stop(Status.STALLED, diverges)
         for rule in rules:

@@ -42,6 +42,8 @@ class Tracked(eqx.Module):
     F: PyTree
     value: Scalar
     """f - <w, g_y>, which differs from ell by the product of both errors."""
+    correction: Scalar
+    """<w, g_y>, which vanishes where y is exact."""
     doubt: Scalar
     """An estimate of that product."""
     inverse: Array | None
@@ -73,7 +75,7 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
         inverse, spent = _first_inverse(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
     elif ways.keeps_inverse:
         inverse = jnp.zeros((m, m), zero.dtype)  # `follow` finds it worn
-    start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + m)
+    start = Tracked(y, w, trees.zeros_like(x), zero, zero, zero, inverse, none + m)
 
     # From afar, a share of what is new is much: again, until y changes by a share of itself.
     def unfinished(carry: tuple[Any, ...]) -> Array:
@@ -123,8 +125,9 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
 
     if structure.solve_lower is not None:
         y, g_y, energy_y, of_y = structure.solve_lower(x, y, problem.data), trees.zeros_like(y), zero, Counts()
+        solved: Any = True
     else:
-        y, g_y, energy_y, of_y = _lower(problem, ways, x, y, inverse)
+        y, g_y, energy_y, of_y, solved = _lower(problem, ways, x, y, inverse)
     f, (f_x, f_y) = problem.upper_value_and_grads(x, y)
     lower = problem.linearize_lower(x, y)
     if structure.solve_adjoint is not None:
@@ -140,34 +143,36 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     excess = excess + jnp.maximum(of_y.hvps + of_w - 5, 0)
     eps = jnp.finfo(zero.dtype).eps
     doubt = SHARE**2 * jnp.sqrt(jnp.abs(energy_y * energy_w)) + 10 * eps * jnp.abs(f)
-    if ways.keeps_inverse and ways.constant:  # what an exact solve leaves is rounding
-        doubt = doubt + trees.norm(w) * trees.norm(g_y)
+    # What an exact solve leaves is rounding; where Newton's method broke off, the rest of y is unknown.
+    solved = jnp.asarray(solved) & (not (ways.keeps_inverse and ways.constant))
+    doubt = doubt + jnp.where(solved, 0, trees.norm(w) * trees.norm(g_y))
     counts = replace(of_y, upper_grads=2, hvps=of_y.hvps + of_w + factorizing, crosses=1)
     counts = jax.tree.map(lambda calls: jnp.asarray(calls, jnp.int32), counts)
-    return Tracked(y, w, F, f - trees.inner(w, g_y), doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
+    correction = trees.inner(w, g_y)
+    return Tracked(y, w, F, f - correction, correction, doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
 
 
 _compiled_follow = jax.jit(_follow)
 
 
 def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: Any) -> tuple[Any, ...]:
-    """y by Newton's method, with the gradient left, the energy of the last step and the calls it took."""
+    """y by Newton's method, the gradient left, the energy of the last step, the calls, and whether y is solved."""
     g_y = problem.lower_grad(x, y)
     if ways.quadratic:
         change = _solve(problem, ways, x, y, inverse, problem.linearize_lower(x, y).hvp, g_y)
         y = trees.sub(y, change.w)
         if not ways.keeps_inverse:
-            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products)
+            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products), True
         # The gradient that rounding has left; without it the value would have an error of first order.
-        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products)
+        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products), True
     first, host = trees.norm(g_y), problem.structure.host
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
-        *_, k, done = carry
+        *_, k, done, _ = carry
         return ~done & (k < _NEWTON_STEPS)
 
     def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        y, g_y, _, lower_grads, hvps, k, _ = carry
+        y, g_y, _, lower_grads, hvps, k, *_ = carry
         hvp = problem.linearize_lower(x, y).hvp
         change = _solve(problem, ways, x, y, inverse, hvp, g_y)
         found = newton_search(problem, x, y, g_y, change.w, host=host)
@@ -175,13 +180,14 @@ def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: 
         bend = trees.norm(trees.sub(found.g_y, change.residual))
         # A step this short goes where rounding leads; the next one would, too.
         at_the_end = ~found.accepted | (found.length < 1e-6)
-        done = at_the_end | ((found.length == 1) & (bend <= SHARE * first))
-        return found.y, found.g_y, change.energy, lower_grads + found.tries, hvps + change.products, k + 1, done
+        solved = (found.length == 1) & (bend <= SHARE * first)
+        calls = lower_grads + found.tries, hvps + change.products
+        return found.y, found.g_y, change.energy, *calls, k + 1, at_the_end | solved, solved
 
     none = jnp.zeros((), jnp.int32)
-    start = (y, g_y, jnp.zeros_like(first), none + 1, none, none, ~(first > 0))
-    y, g_y, energy, lower_grads, hvps, *_ = host_loops.loop_while(unfinished, newton, start, host=host)
-    return y, g_y, energy, Counts(lower_grads=lower_grads, hvps=hvps)
+    start = (y, g_y, jnp.zeros_like(first), none + 1, none, none, ~(first > 0), first == 0)
+    y, g_y, energy, lower_grads, hvps, *_, solved = host_loops.loop_while(unfinished, newton, start, host=host)
+    return y, g_y, energy, Counts(lower_grads=lower_grads, hvps=hvps), solved
 
 
 def _solve(
