@@ -32,6 +32,8 @@ _MOST_KEPT = 500
 """Up to so many lower variables the inverse of H is kept; twice as many where H is the same everywhere."""
 _NEWTON_STEPS = 50
 _STARTS = 10
+_AFAR = 1.01
+"""A start is far away if y and the adjoint change by more than so many times their size; zero is not."""
 
 
 class Tracked(eqx.Module):
@@ -77,7 +79,7 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
         inverse = jnp.zeros((m, m), zero.dtype)  # `follow` finds it worn
     start = Tracked(y, w, trees.zeros_like(x), zero, zero, zero, inverse, none + m)
 
-    # From afar, a share of what is new is much: again, until y changes by a share of itself.
+    # From afar, a share of what is new is much: again, until y changes by no more than itself.
     def unfinished(carry: tuple[Any, ...]) -> Array:
         _, _, k, done = carry
         return ~done & (k < _STARTS)
@@ -86,7 +88,7 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
         before, counts, k, _ = carry
         lower, spent = follow(problem, x, before)
         changed = trees.norm(trees.sub(lower.y, before.y)) + trees.norm(trees.sub(lower.w, before.w))
-        done = (changed <= SHARE * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
+        done = (changed <= _AFAR * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
         return lower, add_counts(counts, spent), k + 1, done
 
     carry = (start, spent, none, jnp.asarray(False))
