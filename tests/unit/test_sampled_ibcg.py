@@ -69,8 +69,7 @@ def ell(problem):
 
 def test_it_ends_at_the_optimum_of_all_rows():
     problem = regression()
-    assert isinstance(bx.auto(problem, jnp.zeros(FEATURES)), bx.SampledIBCG)
-    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=1e-8)
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=260, tol=1e-8)
     assert result.status.name == "CONVERGED"
     value = ell(problem)
     best = scipy.optimize.minimize(value, np.zeros(FEATURES), bounds=[(-5, 3)] * FEATURES, options={"ftol": 1e-15})
@@ -155,3 +154,28 @@ def test_a_step_that_overflows_is_undone():
     assert result.status.name == "MAX_STEPS"
     value = ell(problem)
     assert value(np.asarray(result.x)) <= value(np.zeros(FEATURES)) + 1e-6
+
+
+def test_a_start_far_away_does_not_lead_x_astray():
+    """While y comes back from 1,000, f falls whatever x does."""
+    problem = regression(heavy=100.0, batch=2)
+    far = jnp.full(FEATURES, 1e3)
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), far, steps=60)
+    value = ell(problem)
+    assert value(np.asarray(result.x)) <= value(np.zeros(FEATURES)) + 1e-9
+
+
+def test_few_rows_or_few_lower_variables_are_left_to_methods_on_all_rows():
+    """Decided by sizes: the arrays here take no memory."""
+
+    def chosen(rows, m):
+        part = {"A": np.broadcast_to(np.float32(0), (rows, 784)), "b": np.broadcast_to(np.float32(0), (rows,))}
+        data = {"train": part, "valid": part}
+        sampler = bx.PerPart({name: bx.Minibatch(64, rows) for name in data})
+        problem = bx.BilevelProblem(_upper, _lower, bx.Box(-5.0, 3.0), data, sampler)
+        return type(bx.auto(problem, np.zeros(m, np.float32), np.zeros(m, np.float32))).__name__
+
+    assert chosen(20_000, 7840) == "SampledIBCG"
+    assert chosen(2_000, 7840) == "ProjectedIBCG"
+    assert chosen(20_000, 100) == "ProjectedIBCG"
+    assert chosen(2_000_000, 100) == "SampledIBCG"

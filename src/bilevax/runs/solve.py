@@ -89,7 +89,7 @@ def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, 
     """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
     why = ""
     if solver is None:
-        solver, why = choose(problem, x)
+        solver, why = choose(problem, x, y)
     problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
     with CompileTime() as checking:
         oracle_checks.check_oracle(problem, x, solver)

@@ -9,31 +9,29 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.pieces.batch_rounds import Rounds, first_round
+from bilevax.solvers.pieces.batch_rounds import Rounds, first_round, lower_start
 from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step, steps_in_a_pass
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
 from bilevax.theory import Constants
 
-_SHARE = 0.02  # the first step of x, over the one at which a linear f would fall to zero
 _MOST = 200
 """The most steps on mini-batches, unless they are fewer than eight passes over the rows."""
 
 
 class SampledIBCGState(eqx.Module):
-    """The point, the rounds of steps on mini-batches, the first x with its f; and the state on all rows."""
+    """The point, the rounds of steps on mini-batches, the first x, the direction; and the state on all rows."""
 
     point: Point
     k: Int[Array, ""]
-    sampling: Bool[Array, ""]
-    """Whether mini-batches are used."""
+    sampling: Bool[Array, ""]  # whether mini-batches are used
     rounds: Rounds
-    start: tuple[PyTree, Scalar]
+    first: PyTree
     direction: PyTree
     later: ProjectedIBCGState
 
@@ -46,7 +44,7 @@ class SampledIBCG(eqx.Module):
     """Single-loop steps on mini-batches, then `ProjectedIBCG` on all rows.
 
     One step consists of 64 mini-batches, on each of which x, y and w move once: y and w by the inverse curvature of
-    batches, x by xi. In the first step x stays, while y and w catch up; then xi is a fiftieth of f / |F|^2. Steps make
+    batches, x by xi. At first x stays, until y and w have caught up; then xi is a fiftieth of f / |F|^2. Steps make
     rounds, at first of one step. If the mean of f over a round falls by more than its noise, xi grows. If f rises, the
     round is undone and xi shrinks. If noise hides the change, xi shrinks and the next round is twice as long. When a
     round costs more than `passes` passes over the rows, `method` goes on with all rows. Directions of y and w that are
@@ -79,13 +77,13 @@ class SampledIBCG(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SampledIBCGState, Counts]:
         """The start as it is, with the adjoint at zero."""
-        zero, none = jnp.zeros((), trees.dtype(x)), jnp.zeros((), jnp.int32)
+        zero = jnp.zeros((), trees.dtype(x))
         point = Point(x, y, trees.zeros_like(y), (zero, zero), zero)
         begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y)
         sampling = problem.sampler is not None and not problem.host
         later, counts = (trees.zeros_like(jax.eval_shape(begin)[0]), no_counts()) if sampling else begin()
-        rounds, direction = first_round(point, zero.dtype), trees.zeros_like(x)
-        state = SampledIBCGState(point, none, jnp.asarray(sampling), rounds, (x, zero + jnp.inf), direction, later)
+        rounds, direction = first_round(point, zero.dtype), trees.scale(zero + jnp.nan, trees.zeros_like(x))  # none yet
+        state = SampledIBCGState(point, jnp.zeros((), jnp.int32), jnp.asarray(sampling), rounds, x, direction, later)
         return state if sampling else _at(state, later), counts
 
     def observe(self, problem: BilevelProblem, state: SampledIBCGState) -> Observation:
@@ -105,16 +103,17 @@ class SampledIBCG(eqx.Module):
         def on_batches() -> tuple[SampledIBCGState, Info]:
             following = _after_batches(passes, state, key)
             rounds, steps = following.rounds, steps_in_a_pass(problem)
-            too_long = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
-            done = too_long | ~(rounds.xi > 0)
+            done = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
+            done |= ~(rounds.settling | (rounds.xi > 0))
             following, spent = jax.lax.cond(done, lambda: change(following), lambda: (following, no_counts()))
             counts = Counts(*(jnp.full((), BATCHES * calls, jnp.int32) for calls in (2, 1, 1, 1, 0, 1)))
-            return following, Info(state.x, following.direction, add_counts(counts, spent))
+            F = following.direction  # not finite if the first step overflowed and was undone
+            F = trees.choose(trees.all_finite(F), F, trees.zeros_like(F))
+            return following, Info(state.x, F, add_counts(counts, spent))
 
         def change(state: SampledIBCGState) -> tuple[SampledIBCGState, Counts]:
-            f, (first, f_first) = state.rounds.f, state.start
-            x = trees.choose(f.value <= f_first + 2 * f.error, state.x, first)  # else mini-batches led nowhere
-            later, counts = self.method.init(everything, x, state.y, state.w)
+            begin = lambda x: self.method.init(everything, x, state.y, state.w)  # noqa: E731
+            later, counts = lower_start(begin, state.x, state.first, state.y, state.later)
             return _at(replace(state, sampling=jnp.asarray(False)), later), counts
 
         return jax.lax.cond(state.sampling, on_batches, on_all_rows) if sampled else on_all_rows()
@@ -122,13 +121,17 @@ class SampledIBCG(eqx.Module):
 
 def _after_batches(problem: BilevelProblem, state: SampledIBCGState, key: Array) -> SampledIBCGState:
     """Where the mini-batches led, and the step sizes for the next ones."""
-    k, rounds = state.k, state.rounds
-    moved = batch_steps(problem, state.point, rounds.xi, rounds.pace, k, key)
-    rounds, point = rounds.after(moved, settling=k <= 1)
-    xi = jax.lax.cond(k == 0, lambda: _SHARE * first_step(problem, moved.point), lambda: rounds.xi)
-    start = state.start[0], jnp.where(k == 0, moved.f, state.start[1])
+    k, before = state.k, state.rounds
+    moved = batch_steps(problem, state.point, before.xi, before.pace, k, key)
+
+    def settle() -> tuple[Rounds, Point]:
+        rounds, point = before.settle(moved, k)
+        xi = jax.lax.cond(rounds.settling, lambda: before.xi, lambda: first_step(problem, point))
+        return replace(rounds, xi=xi), point
+
+    rounds, point = jax.lax.cond(before.settling, settle, lambda: before.after(moved))
     direction = trees.choose(trees.all_finite(moved.direction), moved.direction, state.direction)
-    return SampledIBCGState(point, k + 1, state.sampling, replace(rounds, xi=xi), start, direction, state.later)
+    return replace(state, point=point, k=k + 1, rounds=rounds, direction=direction)
 
 
 def _at(state: SampledIBCGState, later: ProjectedIBCGState) -> SampledIBCGState:

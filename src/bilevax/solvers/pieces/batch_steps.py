@@ -21,6 +21,8 @@ _PROBES, _PRODUCTS = 4, 6
 """Mini-batches whose curvature is measured before, and Hessian products for each."""
 _FORGET = 0.9
 """The curvature of batches falls by at most this factor from one call to the next."""
+_SHARE = 0.02
+"""The first step of x, over the one at which a linear f would fall to zero."""
 _LONGEST = 2.0
 """A direction is cut to so many times the usual size."""
 
@@ -109,11 +111,11 @@ def _cut_one(d: PyTree, usual: Scalar) -> tuple[PyTree, Scalar]:
 
 
 def first_step(problem: BilevelProblem, point: Point) -> Scalar:
-    """f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
+    """A share of f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
     f, (f_x, _) = problem.upper_value_and_grads(point.x, point.y)
     F = trees.sub(f_x, problem.lower_cross(point.x, point.y, point.w))
     square = trees.inner(F, F)
-    return jnp.where(square > 0, jnp.abs(f) / jnp.where(square > 0, square, 1), 0)
+    return jnp.where(square > 0, _SHARE * jnp.abs(f) / jnp.where(square > 0, square, 1), 0)
 
 
 def steps_in_a_pass(problem: BilevelProblem) -> float:

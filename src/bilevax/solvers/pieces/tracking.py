@@ -28,7 +28,7 @@ from bilevax.verdict.evaluation import lower_hessian
 
 SHARE = 0.05
 """How much of what is new at a point is left unsolved."""
-_MOST_KEPT = 500
+MOST_KEPT = 500
 """Up to so many lower variables the inverse of H is kept; twice as many where H is the same everywhere."""
 _NEWTON_STEPS = 50
 _STARTS = 10
@@ -64,7 +64,7 @@ class _Ways(NamedTuple):
 
 def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
     constant, quadratic = lower_curvature(problem, x, y)
-    small = trees.size(y) <= (2 if constant else 1) * _MOST_KEPT
+    small = trees.size(y) <= (2 if constant else 1) * MOST_KEPT
     return _Ways(small and problem.structure.solve_adjoint is None and not problem.structure.host, constant, quadratic)
 
 
