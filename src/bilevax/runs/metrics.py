@@ -25,7 +25,7 @@ class RowMeasures(NamedTuple):
 def measure_row(problem: BilevelProblem, state: Any, y: PyTree, w: PyTree) -> RowMeasures:
     """f(x_k, y_k), which can lie below the optimum while y lags, the lower gradient that tells by how much, and the
     residuals of the estimates; NaN where there are none."""
-    measure = _measured if problem.structure.kernels.on_host else _compiled_measured
+    measure = _measured if problem.level_kernels.on_host else _compiled_measured
     if y is None or w is None:
         y = w = None
     elif y is state.y:

@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.linalg.host_loops import Kernels
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, compiled_on_arrays
 from bilevax.sets import ConvexSet, vertex_gap
 from bilevax.verdict.evaluation import hessian, residuals, values
 from bilevax.verdict.precision import double, in_double, plain
@@ -67,9 +66,10 @@ def _chord(domain: ConvexSet, x: PyTree, rng: np.random.Generator) -> PyTree:
     return jax.tree.map(lambda v, a: np.where(np.isfinite(v), v, -a), chord, aim)
 
 
-@brief_jit
+@compiled_on_arrays
 def _curvature(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree) -> tuple[Scalar, Scalar]:
-    seen = conjugate_gradient(problem.linearize_lower(x, y).hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS)
+    hvp, host = problem.linearize_lower(x, y).hvp, problem.streamed
+    seen = conjugate_gradient(hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS, host=host)
     return seen.lowest, seen.highest
 
 

@@ -1,0 +1,145 @@
+"""All rows, block by block: the mean over rows of a function that is itself a mean over the rows it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import trees
+from bilevax.streaming.ahead import Ahead
+from bilevax.streaming.stream import Stream
+
+
+def is_stream(leaf: Any) -> bool:
+    """Whether a leaf of the data is a stream."""
+    return isinstance(leaf, Stream)
+
+
+def has_streams(data: PyTree) -> bool:
+    """Whether some rows of the data are not in memory."""
+    return any(map(is_stream, jax.tree.leaves(data)))
+
+
+def map_streams(function: Callable[[Stream], Any], data: PyTree, others: Callable[[Any], Any] = lambda v: v) -> PyTree:
+    """The data with something in place of each stream."""
+    return jax.tree.map(lambda leaf: function(leaf) if is_stream(leaf) else others(leaf), data)
+
+
+def cast(data: PyTree, to: Any) -> PyTree:
+    """The data with every floating-point number in another precision; those of streams when they are read."""
+    return map_streams(lambda stream: stream.astype(to), data, lambda leaf: trees.cast(leaf, to))
+
+
+def shapes(data: PyTree, *, all_rows: bool = False) -> PyTree:
+    """The data with shapes in place of streams: those of one block, or of all rows."""
+
+    def of(stream: Stream) -> PyTree:
+        rows = len(stream) if all_rows and stream.resumable else _block(stream)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), stream.like)
+
+    return map_streams(of, data)
+
+
+def owners(data: PyTree) -> tuple[int, ...]:
+    """For every array of `shapes(data)`, in order, the number of its stream; -1 for arrays in memory."""
+    numbers = iter(range(len(jax.tree.leaves(data))))
+
+    def own(leaf: Any) -> PyTree:
+        i = next(numbers)
+        return jax.tree.map(lambda _: i, leaf.like) if is_stream(leaf) else -1
+
+    return tuple(jax.tree.leaves([own(leaf) for leaf in jax.tree.leaves(data)]))
+
+
+def _block(stream: Stream) -> int:
+    return min(stream.window, len(stream)) if stream.resumable else stream.window
+
+
+def in_memory(data: PyTree) -> PyTree:
+    """The data with streams that one window holds read as a whole."""
+    small = lambda stream: stream.resumable and len(stream) <= stream.window  # noqa: E731
+    whole = lambda stream: jax.tree.map(jax.device_put, stream.read(0, len(stream)))  # noqa: E731
+    return map_streams(lambda stream: whole(stream) if small(stream) else stream, data)
+
+
+def _cells(streams: dict[int, Stream]) -> list[tuple[float, dict[int, int]]]:
+    """Weights, and a block of each stream.
+
+    Blocks of one stream cut the interval from 0 to 1 into pieces as long as their shares of the rows. All cuts of all
+    streams make the cells. A sum of functions of one stream each has its exact mean over them.
+    """
+    edges = {}
+    for i, stream in streams.items():
+        rows, block = len(stream), _block(stream)
+        edges[i] = [Fraction(min(first + block, rows), rows) for first in range(0, rows, block)]
+    ends = sorted({edge for own in edges.values() for edge in own})
+    cells, at, before = [], dict.fromkeys(streams, 0), Fraction(0)
+    for end in ends:
+        cells.append((float(end - before), dict(at)))
+        at = {i: at[i] + (edges[i][at[i]] == end) for i in streams}
+        before = end
+    return cells
+
+
+def blocks(data: PyTree, read: frozenset[int] | None = None) -> Iterator[tuple[float, PyTree]]:
+    """Weights, and the data with a block of rows in place of each stream. The weights sum to one.
+
+    `read` has the numbers of the streams that matter; the others stand as zeros that take no memory.
+    """
+    leaves, structure = jax.tree.flatten(data)
+    streams = {i: leaf for i, leaf in enumerate(leaves) if is_stream(leaf) and (read is None or i in read)}
+    for stream in streams.values():
+        if not stream.resumable:
+            raise TypeError(
+                f"{stream!r} has no length, and all rows are asked for; give a source with len and getitem."
+            )
+    filled = [leaf if i in streams or not is_stream(leaf) else _zeros(leaf) for i, leaf in enumerate(leaves)]
+    held: dict[int, tuple[int, PyTree]] = {}
+
+    def load(cell: dict[int, int]) -> list[Any]:
+        for i, block in cell.items():
+            if i not in held or held[i][0] != block:
+                held.pop(i, None)  # memory for one block less
+                rows = _block(streams[i])
+                start = block * rows
+                part = streams[i].read(start, min(start + rows, len(streams[i])))
+                held[i] = block, jax.tree.map(jax.device_put, part)
+        return [held[i][1] if i in cell else leaf for i, leaf in enumerate(filled)]
+
+    cells = _cells(streams) if streams else [(1.0, {})]
+    ahead = None
+    try:
+        for i, (weight, cell) in enumerate(cells):
+            loaded = load(cell) if ahead is None else ahead.result()
+            ahead = Ahead(load, cells[i + 1][1]) if i + 1 < len(cells) else None
+            yield weight, jax.tree.unflatten(structure, loaded)
+    finally:
+        if ahead is not None:
+            ahead.wait()
+
+
+def _zeros(stream: Stream) -> PyTree:
+    shape = lambda leaf: (_block(stream), *leaf.shape)  # noqa: E731
+    return jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), shape(leaf)), stream.like)
+
+
+@jax.jit
+def _add(total: PyTree, weight: Any, value: PyTree) -> PyTree:
+    return jax.tree.map(lambda t, v: t + weight.astype(v.dtype) * v, total, value)
+
+
+def mean(data: PyTree, function: Callable[[PyTree], PyTree], read: frozenset[int] | None = None) -> PyTree:
+    """The mean over all rows of a function of the data that is a mean over the rows of each stream."""
+    total: PyTree = None
+    for weight, part in blocks(data, read):
+        value = jax.tree.map(jax.numpy.asarray, function(part))
+        if total is None:
+            total = jax.tree.map(jax.numpy.zeros_like, value)
+        # Waiting here bounds what is in memory: calls of compiled code return before they have finished.
+        total = jax.block_until_ready(_add(total, np.asarray(weight), value))
+    return total
