@@ -68,13 +68,13 @@ def _oracle(method: Callable[..., Any]) -> Callable[..., Any]:
     Functions see the coordinates of x, so that what else a point carries, in whatever shape, compiles nothing again.
     On streams an oracle is the mean of compiled ones over blocks of rows. Its name begins with that of its level.
     """
-    compiled = jax.jit(method)
+    compiled, of_block = jax.jit(method), brief_jit(method)
     level = "upper" if method.__name__.startswith("upper") else "lower"
 
     @functools.wraps(method)
     def call(self: BilevelProblem, x: PyTree, *args: Any) -> Any:
         if self.streamed:
-            return self.over_rows(compiled, level, x, *args)
+            return self.over_rows(of_block, level, x, *args)
         return (compiled if self.host else method)(self, trees.coordinates(x), *args)
 
     return call

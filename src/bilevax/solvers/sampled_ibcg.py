@@ -34,8 +34,7 @@ class SampledIBCGState(eqx.Module):
     pace: Scalar
     f: tuple[Scalar, Scalar]  # with its standard error
     start: tuple[PyTree, Scalar]
-    calm: Int[Array, ""]
-    """Steps in a row that gained nothing."""
+    calm: Int[Array, ""]  # steps in a row that gained nothing
     direction: PyTree
     later: ProjectedIBCGState
 
@@ -64,6 +63,7 @@ class SampledIBCG(eqx.Module):
     loops: ClassVar[int] = 2
     all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
+    batches_per_step: ClassVar[int] = BATCHES
     method: ProjectedIBCG = ProjectedIBCG()
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 

@@ -135,6 +135,8 @@ def _add(total: PyTree, weight: Any, value: PyTree) -> PyTree:
 
 def mean(data: PyTree, function: Callable[[PyTree], PyTree], read: frozenset[int] | None = None) -> PyTree:
     """The mean over all rows of a function of the data that is a mean over the rows of each stream."""
+    if not has_streams(data):
+        return function(data)
     total: PyTree = None
     for weight, part in blocks(data, read):
         value = jax.tree.map(jax.numpy.asarray, function(part))

@@ -38,7 +38,8 @@ class _Group(NamedTuple):
 class ParquetRows:
     """A file, or the files of a folder in the order of their names.
 
-    At most `kept` rows of decoded row groups stay in memory, or one group if that is larger.
+    Decoded row groups stay in memory as long as they have fewer than `kept` rows, or those of the largest group, and
+    one group more.
     """
 
     def __init__(self, path: str | Path, columns: Mapping[str, str | list[str]], kept: int) -> None:
@@ -50,7 +51,8 @@ class ParquetRows:
             raise ValueError(f"bx.Stream: {self.name} has no rows.")
         self.pieces: np.ndarray | None = np.array([group.first for group in self._groups])
         self._cache: OrderedDict[int, Leaves] = OrderedDict()
-        self._kept, self._lock = kept, threading.Lock()
+        largest = max(group.rows for group in self._groups)
+        self._kept, self._lock = max(kept, largest) + largest, threading.Lock()
         arrays = self._group(0)
         self.like: Any = {
             name: jax.ShapeDtypeStruct(v.shape[1:], v.dtype) for name, v in zip(self._columns, arrays, strict=True)

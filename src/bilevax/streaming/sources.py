@@ -180,6 +180,10 @@ class IterableRows:
                     return rows
         raise ValueError(f"bx.Stream: {self.name} has no more rows; give an iterable that can begin again.")
 
+    def give_back(self, rows: PyTree) -> None:
+        """Put rows back that were only looked at."""
+        self._left = jax.tree.map(lambda a, b: np.concatenate([np.asarray(a, b.dtype), b]), rows, self._left)
+
     def fill(self, out: Leaves, start: int, stop: int) -> None:
         """Write the next rows, whatever their numbers."""
         done, wanted = 0, stop - start

@@ -27,8 +27,8 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 class Stream:
     """Rows of data that are not held in memory.
 
-    It stands in `data`, or in a part of it, where arrays of rows would stand: `data={"train": stream, "valid": arrays}`.
-    Functions of the problem see arrays with fewer rows, so that losses must be means over rows. The source is one of
+    A stream stands in `data`, or in a part of it, where arrays of rows would stand: `data={"train": stream, "valid":
+    arrays}`. Functions of the problem see arrays with fewer rows, so that losses must be means over rows. The source is
 
     - a tree of arrays of equal length: `numpy.memmap`, `np.load(path, mmap_mode="r")`, or anything with `shape`,
       `dtype` and slices,
@@ -37,8 +37,8 @@ class Stream:
       no run is called converged, and `resumable` is False.
 
     `bx.Stream.parquet` reads Parquet files. Methods on mini-batches draw from `window` rows at a time, which come from
-    64 places or more all over the source; a thread reads the next ones meanwhile. Methods on all rows, rows of the trace and
-    audits read blocks of `window` rows, one after the other. `dtype` casts floating-point columns.
+    64 places or more all over the source; a thread reads the next ones meanwhile. Methods on all rows, rows of the
+    trace and audits read blocks of `window` rows, one after the other. `dtype` casts floating-point columns.
 
     >>> import numpy as np, bilevax as bx
     >>> stream = bx.Stream({"A": np.ones((1000, 3), np.float32), "b": np.arange(1000, dtype=np.float32)}, window=100)
@@ -74,12 +74,17 @@ class Stream:
         """Rows of a Parquet file, or of all `*.parquet` files of a folder in the order of their names.
 
         `columns` says which columns make which array: `{"A": ["age", "height"], "b": "label"}`. A list makes a matrix
-        with a column for each, one name a vector, or a matrix if the column holds lists of equal length. Files are read by
-        row groups, a few of which are kept. Row groups of 10,000 to 65,536 rows are best: rows of one window come from
-        those that are kept, and larger groups mix less and need more memory. Needs pyarrow.
+        with a column for each, one name a vector, or a matrix if the column holds lists of equal length. Files are read
+        by row groups, a few of which are kept. Row groups of 10,000 to 65,536 rows are best: rows of one window come
+        from those that are kept, and larger groups mix less and need more memory. Needs pyarrow.
 
-        >>> import bilevax as bx
-        >>> stream = bx.Stream.parquet("ratings", {"A": ["x", "y"], "b": "label"})  # doctest: +SKIP
+        >>> import pathlib, tempfile, pyarrow, pyarrow.parquet, bilevax as bx
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.parquet"
+        >>> table = pyarrow.table({"age": [1.0, 2.0], "height": [3.0, 4.0], "label": [0, 1]})
+        >>> pyarrow.parquet.write_table(table, path)
+        >>> stream = bx.Stream.parquet(path, {"A": ["age", "height"], "b": "label"}, dtype="float32")
+        >>> stream.read(0, 2)["A"].tolist()
+        [[1.0, 3.0], [2.0, 4.0]]
         """
         from bilevax.streaming.parquet import ParquetRows
 
@@ -149,7 +154,7 @@ class Stream:
         return other
 
     def after(self, function: Callable[[int, int, np.ndarray], np.ndarray]) -> Stream:
-        """The same rows changed as they are read, by a function of the first row, the number of the column, and rows."""
+        """The same rows changed as they are read, by a function of their first number, of the column, and of them."""
         other = copy.copy(self)
         other._after = (*self._after, function)
         return other
