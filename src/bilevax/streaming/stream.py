@@ -38,7 +38,7 @@ class Stream:
 
     `bx.Stream.parquet` reads Parquet files. Methods on mini-batches draw from `window` rows at a time, which come from
     64 places or more all over the source; a thread reads the next ones meanwhile. Methods on all rows, rows of the
-    trace and audits read blocks of `window` rows, one after the other. `dtype` casts floating-point columns.
+    trace and audits read smaller blocks, one after the other. `dtype` casts floating-point columns.
 
     >>> import numpy as np, bilevax as bx
     >>> stream = bx.Stream({"A": np.ones((1000, 3), np.float32), "b": np.arange(1000, dtype=np.float32)}, window=100)

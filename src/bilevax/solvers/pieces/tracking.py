@@ -118,7 +118,8 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     inverse, excess, factorizing = before.inverse, before.excess, none
     if ways.keeps_inverse and not ways.constant:
         m = trees.size(y)
-        worn = excess >= max(1, m // 4)
+        # A Hessian is one pass over a stream, and so is each product.
+        worn = excess >= max(1, m // (16 if problem.streamed else 4))
         host = problem.level_kernels.on_host
         inverse = either(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse, host=host)
         excess, factorizing = jnp.where(worn, 0, excess), jnp.where(worn, m, 0)
