@@ -192,7 +192,7 @@ class BilevelProblem(eqx.Module):
         x = trees.coordinates(x)
         shapes = trees.shapes((x, y, blocks.shapes(self.data)))
         read = _read_by(getattr(self, level), shapes, blocks.owners(self.data))
-        return blocks.mean(self.data, lambda data: function(replace(self, data=data), x, y, *args), read)
+        return blocks.mean(self, lambda part: function(part, x, y, *args), read)
 
     def sample(self, key: Array) -> BilevelProblem:
         """The same problem on a random mini-batch; the problem itself if it has no sampler."""

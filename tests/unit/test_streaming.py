@@ -1,7 +1,9 @@
 """Rows that are not in memory: the same answers as with arrays, windows that are fair, and readers that fail loudly."""
 
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -128,20 +130,22 @@ def test_every_source_gives_the_same_rows(kind, tmp_path):
             assert read[name].dtype == part[name].dtype
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
 def test_a_stream_of_a_mapped_file_maps_no_page(tmp_path):
     """A page that is read through the map counts as memory of the process until the map is closed."""
     np.save(tmp_path / "A.npy", np.arange(2_000_000, dtype=np.float32).reshape(-1, 2))
-    stream = bx.Stream(np.load(tmp_path / "A.npy", mmap_mode="r"), window=1000)
-    maps = lambda: next(  # noqa: E731
-        int(line.split()[1])
-        for block in [open("/proc/self/smaps").read().split(str(tmp_path / "A.npy"))]
-        for line in (block[1].splitlines() if len(block) > 1 else [])
-        if line.startswith("Rss:")
-    )
-    before = maps()
+    mapped = np.load(tmp_path / "A.npy", mmap_mode="r")
+
+    def resident():
+        after = Path("/proc/self/smaps").read_text().split(str(tmp_path / "A.npy"))[1]
+        return next(int(line.split()[1]) for line in after.splitlines() if line.startswith("Rss:"))
+
+    stream = bx.Stream(mapped, window=1000)
     np.testing.assert_array_equal(stream.read(999_000, 1_000_000)[:, 1], np.arange(1_998_001, 2_000_000, 2))
     stream.read(0, 1_000_000)
-    assert maps() <= before + 200  # kB, of 8 MB
+    assert resident() <= 200  # kB, of 8 MB
+    mapped.sum()
+    assert resident() > 7000
 
 
 def test_integers_are_narrowed_with_a_check_and_floats_cast_on_request():
@@ -266,7 +270,7 @@ def test_every_row_comes_once_in_a_pass(rows, window):
 
 def test_every_place_of_a_window_holds_every_row_equally_often():
     """Runs of unequal length: 23 rows in runs of 5."""
-    rows, draws = 23, 3000
+    rows, draws = 23, 600
     counts = np.zeros((2, rows))
     for seed in range(draws):
         order = Order(rows, 320, None, jax.random.key(seed))
@@ -322,11 +326,11 @@ def test_batches_of_windows_are_unbiased(replacement):
     stream = {"v": bx.Stream(data["v"], window=16)}
     drawn = on_windows(bx.Minibatch(4, 40, replacement=replacement), stream)
     means = []
-    for seed in range(400):
+    for seed in range(100):
         windows = Windows(stream, drawn.rows, jax.random.key(seed), drawn.batches, 1)
         batch = drawn.sampler.take(windows.at(0), drawn.sampler.draw(jax.random.key(seed + 1000), jnp.asarray(1)))
         means.append(float(jnp.mean(batch["v"])))
-    assert abs(np.mean(means) - 19.5) < 4.5 * np.std(means) / 20
+    assert abs(np.mean(means) - 19.5) < 4.5 * np.std(means) / 10
 
 
 # Runs
@@ -408,7 +412,7 @@ def test_an_iterable_feeds_a_run_that_is_never_called_converged():
 
 
 def test_threads_end_with_the_run_and_errors_of_the_reader_are_raised():
-    readers = lambda: [t for t in threading.enumerate() if t.name == "bilevax reader"]  # noqa: E731
+    readers = lambda: [t for t in threading.enumerate() if t.name.startswith("bilevax reader")]  # noqa: E731
     data = arrays()
     bx.solve(problem(streams(data), batches()), bx.SOBA(0.01, 0.05), START, START, steps=30)
     assert not readers()
@@ -453,7 +457,7 @@ def test_bad_sources_are_refused(tmp_path):
         bx.Stream(np.ones(3), window=0)
     with pytest.raises(IndexError, match="there are 3"):
         bx.Stream(np.ones(3)).read(1, 5)
-    with pytest.raises(RuntimeError, match="have the shape"):
+    with pytest.raises(RuntimeError, match="the shape is"):
         ragged = Rows({"A": [np.ones(2), np.ones(2), np.ones(3)], "b": np.ones(3)})
         bx.Stream(ragged, window=2).read(0, 3)
 

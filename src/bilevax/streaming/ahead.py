@@ -8,25 +8,34 @@ from typing import Any
 
 import jax
 
+NAME = "bilevax reader"
+
+
+def in_the_setting_of_the_caller(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for another thread: whether JAX has 64-bit numbers is a setting of each."""
+    wide = bool(jax.config.read("jax_enable_x64"))
+
+    def call(*args: Any) -> Any:
+        with jax.enable_x64(wide):
+            return function(*args)
+
+    return call
+
 
 class Ahead:
-    """One call in a thread of its own. The thread ends with the call, so that nobody has to stop it.
-
-    Whether JAX has 64-bit numbers is a setting of each thread; this one takes that of the caller.
-    """
+    """One call in a thread of its own. The thread ends with the call, so that nobody has to stop it."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self._work = (function, args, bool(jax.config.read("jax_enable_x64")))
+        self._work = (in_the_setting_of_the_caller(function), args)
         self._value: Any = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="bilevax reader", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        function, args, wide = self._work
+        function, args = self._work
         try:
-            with jax.enable_x64(wide):
-                self._value = function(*args)
+            self._value = function(*args)
         except BaseException as error:  # raised again in the thread that asks for the value
             self._error = error
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import trees
-from bilevax.streaming.ahead import Ahead
+from bilevax.streaming.ahead import NAME, in_the_setting_of_the_caller
 from bilevax.streaming.stream import Stream
 
 _BYTES, _FEWEST = 2**23, 1024
@@ -50,12 +53,14 @@ def shapes(data: PyTree, *, all_rows: bool = False) -> PyTree:
 
 
 def owners(data: PyTree) -> tuple[int, ...]:
-    """For every array of `shapes(data)`, in order, the number of its stream; -1 for arrays in memory."""
-    numbers = iter(range(len(jax.tree.leaves(data))))
+    """For every array of `shapes(data)`, in order, the number of its stream among the streams; -1 if in memory."""
+    numbers = itertools.count()
 
     def own(leaf: Any) -> PyTree:
+        if not is_stream(leaf):
+            return -1
         i = next(numbers)
-        return jax.tree.map(lambda _: i, leaf.like) if is_stream(leaf) else -1
+        return jax.tree.map(lambda _: i, leaf.like)
 
     return tuple(jax.tree.leaves([own(leaf) for leaf in jax.tree.leaves(data)]))
 
@@ -94,12 +99,13 @@ def _cells(streams: dict[int, Stream]) -> list[tuple[float, dict[int, int]]]:
 
 
 def blocks(data: PyTree, read: frozenset[int] | None = None) -> Iterator[tuple[float, PyTree]]:
-    """Weights, and the data with a block of rows in place of each stream. The weights sum to one.
+    """Weights, and the tree with a block of rows in place of each stream. The weights sum to one.
 
     `read` has the numbers of the streams that matter; the others stand as zeros that take no memory.
     """
     leaves, structure = jax.tree.flatten(data)
-    streams = {i: leaf for i, leaf in enumerate(leaves) if is_stream(leaf) and (read is None or i in read)}
+    places = [i for i, leaf in enumerate(leaves) if is_stream(leaf)]
+    streams = {i: leaves[i] for number, i in enumerate(places) if read is None or number in read}
     for stream in streams.values():
         if not stream.resumable:
             raise TypeError(
@@ -119,15 +125,13 @@ def blocks(data: PyTree, read: frozenset[int] | None = None) -> Iterator[tuple[f
         return [held[i][1] if i in cell else leaf for i, leaf in enumerate(filled)]
 
     cells = _cells(streams) if streams else [(1.0, {})]
-    ahead = None
-    try:
+    load = in_the_setting_of_the_caller(load)
+    with ThreadPoolExecutor(1, NAME) as reader:  # its thread begins with the first call and ends here
+        ahead = None
         for i, (weight, cell) in enumerate(cells):
             loaded = load(cell) if ahead is None else ahead.result()
-            ahead = Ahead(load, cells[i + 1][1]) if i + 1 < len(cells) else None
+            ahead = reader.submit(load, cells[i + 1][1]) if i + 1 < len(cells) else None
             yield weight, jax.tree.unflatten(structure, loaded)
-    finally:
-        if ahead is not None:
-            ahead.wait()
 
 
 def _zeros(stream: Stream) -> PyTree:
@@ -136,19 +140,25 @@ def _zeros(stream: Stream) -> PyTree:
 
 
 @jax.jit
+def _weighted(weight: Any, value: PyTree) -> PyTree:
+    return jax.tree.map(lambda v: weight.astype(v.dtype) * v, value)
+
+
+@jax.jit
 def _add(total: PyTree, weight: Any, value: PyTree) -> PyTree:
-    return jax.tree.map(lambda t, v: t + weight.astype(v.dtype) * v, total, value)
+    return jax.tree.map(operator.add, total, _weighted(weight, value))
 
 
 def mean(data: PyTree, function: Callable[[PyTree], PyTree], read: frozenset[int] | None = None) -> PyTree:
-    """The mean over all rows of a function of the data that is a mean over the rows of each stream."""
+    """The mean over all rows of a function of the data that is a mean over the rows of each stream.
+
+    The data may be any tree that holds streams, such as a whole problem.
+    """
     if not has_streams(data):
         return function(data)
     total: PyTree = None
     for weight, part in blocks(data, read):
-        value = jax.tree.map(jax.numpy.asarray, function(part))
-        if total is None:
-            total = jax.tree.map(jax.numpy.zeros_like, value)
-        # Waiting here bounds what is in memory: calls of compiled code return before they have finished.
-        total = jax.block_until_ready(_add(total, np.asarray(weight), value))
+        value, share = function(part), np.asarray(weight)
+        total = _weighted(share, value) if total is None else _add(total, share, value)
+        jax.block_until_ready(total)  # bounds what is in memory: calls return before they have finished
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -54,18 +53,17 @@ class FileRows:
         # A slice of a mapped array keeps the offset of the whole array; its address tells where it begins.
         self._offset = first + array.ctypes.data - mapped
         self._row = array.dtype.itemsize * int(np.prod(array.shape[1:]))
-        self._file = open(str(array.filename), "rb", buffering=0)  # noqa: SIM115
-        self._lock = threading.Lock()
+        self._path = str(array.filename)
 
     def fill(self, out: np.ndarray, start: int, stop: int) -> None:
         """Write these rows."""
         room = memoryview(out).cast("B") if out.size else memoryview(b"")
-        with self._lock:
-            self._file.seek(self._offset + start * self._row)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(self._offset + start * self._row)
             while len(room):
-                count = self._file.readinto(room)
+                count = file.readinto(room)
                 if not count:
-                    raise EOFError(f"{self._file.name} ends before row {stop}; was it cut while the run read it?")
+                    raise EOFError(f"{self._path} ends before row {stop}; was it cut while the run read it?")
                 room = room[count:]
 
 
@@ -142,16 +140,17 @@ class ObjectRows:
             _copy(out, self._source[start:stop], self.like, f"rows {start} to {stop}")
             return
         for i in range(start, stop):
-            _copy([room[i - start] for room in out], self._source[i], self.like, f"row {i}")
+            row: PyTree = jax.tree.map(lambda v: np.asarray(v)[None], self._source[i])
+            _copy([room[i - start : i - start + 1] for room in out], row, self.like, f"row {i}")
 
 
 def _copy(out: Leaves, rows: PyTree, like: PyTree, what: str) -> None:
     structure = jax.tree.structure(like)
     if jax.tree.structure(rows) != structure:
-        raise ValueError(f"{what} have the structure {jax.tree.structure(rows)}, those before {structure}")
+        raise ValueError(f"{what}: the structure is {jax.tree.structure(rows)}, and was {structure} before")
     for room, leaf in zip(out, jax.tree.leaves(rows), strict=True):
         if np.shape(leaf) != room.shape:
-            raise ValueError(f"{what} have the shape {np.shape(leaf)} where {room.shape} was expected")
+            raise ValueError(f"{what}: the shape is {np.shape(leaf)} where {room.shape} was expected")
         room[...] = leaf
 
 

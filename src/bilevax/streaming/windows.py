@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -27,7 +28,14 @@ _POOL = 4
 """Pieces that are read as a whole are mixed with others until so many windows are filled."""
 _SALT = 0x77696E64
 
-_permutation = jax.jit(lambda key, total, places: permuted(key, places, total), static_argnums=1)
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _drawn_line(key: Array, epoch: int, runs: int, pieces: int, rows: int) -> tuple[Array, Array, Array]:
+    """A permutation of runs, one of pieces, and a row."""
+    of_pieces, of_runs, of_start = jax.random.split(jax.random.fold_in(key, epoch), 3)
+    shuffled = lambda key, total: permuted(key, jnp.arange(total, dtype=jnp.uint32), total)  # noqa: E731
+    bits = jax.random.bits(of_start, (2,), jnp.uint32)
+    return shuffled(of_runs, runs), shuffled(of_pieces, pieces), below(bits[0], bits[1], rows)
 
 
 class Order:
@@ -51,21 +59,15 @@ class Order:
 
     def _line(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """The runs of a pass in order, where each begins in the line, and the place where the line begins."""
-        of_pieces, of_runs, of_start = jax.random.split(jax.random.fold_in(self._key, epoch), 3)
-        rank = self._shuffled(of_runs, len(self._starts))
-        pieces = self._shuffled(of_pieces, len(self._sizes))
+        drawn = _drawn_line(self._key, epoch, len(self._starts), len(self._sizes), self.rows)
+        rank, pieces, first = (np.asarray(v) for v in drawn)
         # Pieces are taken in a random order, as many at a time as fill some windows; their runs are mixed.
         filled = np.empty(len(pieces))
         order = np.argsort(pieces)
         filled[order] = np.cumsum(self._sizes[order]) - self._sizes[order]
         pool = filled[self._piece] // max(_POOL * self.window, self._sizes.max())
         runs = np.lexsort((rank, pool))
-        bits = jax.random.bits(of_start, (2,), np.uint32)
-        return runs, np.append(0, np.cumsum(self._lengths[runs])), int(below(bits[0], bits[1], self.rows))
-
-    @staticmethod
-    def _shuffled(key: Array, total: int) -> np.ndarray:
-        return np.asarray(_permutation(key, total, np.arange(total, dtype=np.uint32)))
+        return runs, np.append(0, np.cumsum(self._lengths[runs])), int(first)
 
     def pieces(self, j: int) -> list[tuple[int, int]]:
         """The rows of window j, as pieces of consecutive ones."""
