@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -217,8 +218,8 @@ class Run:
 
     def _measured(self, metric: Any) -> dict[str, Any]:
         if isinstance(metric, Mapping):
-            x, y = self.state.x, self.state.y
-            return {name: mean(self.problem.data, lambda data, f=f: f(x, y, data)) for name, f in metric.items()}
+            at = (self.state.x, self.state.y)
+            return {name: mean(self.problem.data, functools.partial(f, *at)) for name, f in metric.items()}
         return dict(metric(self.problem, self.state))
 
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:

@@ -57,7 +57,7 @@ class FileRows:
 
     def fill(self, out: np.ndarray, start: int, stop: int) -> None:
         """Write these rows."""
-        room = memoryview(out).cast("B") if out.size else memoryview(b"")
+        room = memoryview(out).cast("B") if out.size else memoryview(b"")  # type: ignore[arg-type]
         with open(self._path, "rb", buffering=0) as file:
             file.seek(self._offset + start * self._row)
             while len(room):
@@ -77,7 +77,7 @@ def _in_file(array: Any) -> bool:
 class ArrayRows:
     """A tree of arrays, or of objects with `shape`, `dtype` and slices, of equal length."""
 
-    pieces = None
+    pieces: np.ndarray | None = None
 
     def __init__(self, tree: PyTree) -> None:
         named = jax.tree_util.tree_leaves_with_path(tree)
@@ -112,7 +112,7 @@ class ArrayRows:
 class ObjectRows:
     """An object with `len` and `getitem`. A slice gives a tree of rows; where it does not, single rows are stacked."""
 
-    pieces = None
+    pieces: np.ndarray | None = None
 
     def __init__(self, source: Any) -> None:
         self._source, self.name = source, type(source).__name__
@@ -129,7 +129,7 @@ class ObjectRows:
             some = jax.tree.map(np.asarray, self._source[0:count])
         except Exception:  # whatever an object for single rows does with a slice
             return False
-        if jax.tree.structure(some) != jax.tree.structure(first):
+        if not _alike(some, first):
             return False
         both = zip(jax.tree.leaves(some), jax.tree.leaves(first), strict=True)
         return all(a.shape == (count, *b.shape) for a, b in both)
@@ -144,10 +144,15 @@ class ObjectRows:
             _copy([room[i - start : i - start + 1] for room in out], row, self.like, f"row {i}")
 
 
+def _alike(a: PyTree, b: PyTree) -> bool:
+    one: Any = jax.tree.structure(a)
+    return bool(one == jax.tree.structure(b))
+
+
 def _copy(out: Leaves, rows: PyTree, like: PyTree, what: str) -> None:
-    structure = jax.tree.structure(like)
-    if jax.tree.structure(rows) != structure:
-        raise ValueError(f"{what}: the structure is {jax.tree.structure(rows)}, and was {structure} before")
+    if not _alike(rows, like):
+        now, before = jax.tree.structure(rows), jax.tree.structure(like)
+        raise ValueError(f"{what}: the structure is {now}, and was {before} before")
     for room, leaf in zip(out, jax.tree.leaves(rows), strict=True):
         if np.shape(leaf) != room.shape:
             raise ValueError(f"{what}: the shape is {np.shape(leaf)} where {room.shape} was expected")
@@ -158,7 +163,7 @@ class IterableRows:
     """An iterable of trees of rows, each with as many rows as it likes; when it ends, it is asked to begin again."""
 
     rows: int | None = None
-    pieces = None
+    pieces: np.ndarray | None = None
 
     def __init__(self, source: Iterable[PyTree]) -> None:
         self._source, self.name = source, type(source).__name__

@@ -220,7 +220,6 @@ def first_window(data: PyTree) -> PyTree:
     streams = {i: leaf for i, leaf in enumerate(jax.tree.leaves(data)) if is_stream(leaf)}
     rows = {i: min(len(s), s.window) if s.resumable else s.window for i, s in streams.items()}
     window = Windows(data, rows, jax.random.key(0), 1, 1).at(0)
-    for stream, part in zip(jax.tree.leaves(data), jax.tree.structure(data).flatten_up_to(window), strict=True):
-        if is_stream(stream) and not stream.resumable:
-            stream.source.give_back(part)
+    give_back = lambda stream, rows: stream.resumable or stream.source.give_back(rows)  # noqa: E731
+    jax.tree.map(lambda leaf, part: is_stream(leaf) and give_back(leaf, part), data, window)
     return window
