@@ -155,7 +155,7 @@ def memory_run(rows):
         start = jnp.zeros(FEATURES, jnp.float32)
         began, seen = time.perf_counter(), []
         look = lambda row, state: seen.append(peak()["VmHWM"])  # noqa: E731
-        result = bx.solve(one, None, start, start, steps=100, tol=1e-3, every=10, observers=look)
+        result = bx.solve(one, None, start, start, steps=40, tol=1e-3, every=10, time_limit=120, observers=look)
         size = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
         return {
             "rows": rows + rows // 5,

@@ -187,6 +187,20 @@ def test_a_function_of_two_streams_of_different_lengths_has_its_exact_mean():
     np.testing.assert_allclose(got, expected, rtol=1e-13)
 
 
+def test_streams_of_one_length_are_cut_alike():
+    """Rows of very different sizes, which alone would be read in blocks of different sizes."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((3000, 2000)).astype(np.float32), np.arange(3000, dtype=np.float32)
+    loss = lambda x, y, data: jnp.mean(data["b"] * (data["A"] @ y)) + jnp.sum((y - x) ** 2)  # noqa: E731
+    data = {"A": bx.Stream(A, window=2000), "b": bx.Stream(b, window=1500)}
+    zero = jnp.zeros(2000, jnp.float32)
+    got = bx.BilevelProblem(loss, loss, bx.Box(-1.0, 1.0), data).lower_grad(zero, zero)
+    np.testing.assert_allclose(got, b.astype(float) @ A.astype(float) / 3000, rtol=1e-3, atol=0.05)
+    with pytest.raises(ValueError, match="arrays with a row for each of its rows belong into it"):
+        mixed = bx.BilevelProblem(loss, loss, bx.Box(-1.0, 1.0), {"A": data["A"], "b": b})
+        bx.solve(mixed, None, zero, zero)
+
+
 def test_only_the_streams_are_read_that_a_level_reads():
     data = arrays()
     broken = {
@@ -258,8 +272,8 @@ def test_a_formula_of_the_user_is_averaged_and_checked():
 def test_every_row_comes_once_in_a_pass(rows, window):
     pieces = np.array([0, 37, 90]) if rows == 300 else None
     order = Order(rows, window, pieces, jax.random.key(3))
-    line = np.concatenate([np.arange(a, b) for j in range(3 * rows // window + 2) for a, b in order.pieces(j)])
-    first, second = line[:rows], line[rows : 2 * rows]
+    sequence = np.concatenate([np.arange(a, b) for j in range(3 * rows // window + 2) for a, b in order.pieces(j)])
+    first, second = sequence[:rows], sequence[rows : 2 * rows]
     np.testing.assert_array_equal(np.sort(first), np.arange(rows))
     np.testing.assert_array_equal(np.sort(second), np.arange(rows))
     assert not np.array_equal(first, second)

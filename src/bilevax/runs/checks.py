@@ -193,7 +193,7 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
             f"{name}(x, y, data) failed on x of shapes {trees.describe(x)} and y of shapes {trees.describe(y)}: "
-            f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data."
+            f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data.{_of_streams(problem)}"
         ) from error
     if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
         got = [tuple(a.shape) for a in traced.out_avals]
@@ -207,6 +207,12 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
             f"pass them in data.",
             stacklevel=5,
         )
+
+
+def _of_streams(problem: BilevelProblem) -> str:
+    if not problem.streamed:
+        return ""
+    return " Of a bx.Stream, functions see some rows at a time; arrays with a row for each of its rows belong into it."
 
 
 def _check_values(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:

@@ -44,9 +44,11 @@ def cast(data: PyTree, to: Any) -> PyTree:
 
 def shapes(data: PyTree, *, all_rows: bool = False) -> PyTree:
     """The data with shapes in place of streams: those of one block, or of all rows."""
+    sizes = iter(_block_rows(data))
 
     def of(stream: Stream) -> PyTree:
-        rows = len(stream) if all_rows and stream.resumable else _block(stream)
+        block = next(sizes)
+        rows = len(stream) if all_rows and stream.resumable else block
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), stream.like)
 
     return map_streams(of, data)
@@ -65,8 +67,16 @@ def owners(data: PyTree) -> tuple[int, ...]:
     return tuple(jax.tree.leaves([own(leaf) for leaf in jax.tree.leaves(data)]))
 
 
+def _block_rows(data: PyTree) -> list[int]:
+    """The rows in a block of each stream, as many for streams of one length: their rows may belong together."""
+    streams = [leaf for leaf in jax.tree.leaves(data) if is_stream(leaf)]
+    lengths = [len(stream) if stream.resumable else None for stream in streams]
+    own = [_block(stream) for stream in streams]
+    return [min(b for b, other in zip(own, lengths, strict=True) if other == length) for length in lengths]
+
+
 def _block(stream: Stream) -> int:
-    """Rows in a block: few enough to stay in the cache of the processor, in which they are read more than once."""
+    """Few enough rows to stay in the cache of the processor, in which they are read more than once."""
     row = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(stream.like))
     rows = min(stream.window, max(_FEWEST, _BYTES // max(row, 1)))
     return min(rows, len(stream)) if stream.resumable else rows
@@ -79,7 +89,7 @@ def in_memory(data: PyTree) -> PyTree:
     return map_streams(lambda stream: whole(stream) if small(stream) else stream, data)
 
 
-def _cells(streams: dict[int, Stream]) -> list[tuple[float, dict[int, int]]]:
+def _cells(streams: dict[int, Stream], sizes: dict[int, int]) -> list[tuple[float, dict[int, int]]]:
     """Weights, and a block of each stream.
 
     Blocks of one stream cut the interval from 0 to 1 into pieces as long as their shares of the rows. All cuts of all
@@ -87,7 +97,7 @@ def _cells(streams: dict[int, Stream]) -> list[tuple[float, dict[int, int]]]:
     """
     edges = {}
     for i, stream in streams.items():
-        rows, block = len(stream), _block(stream)
+        rows, block = len(stream), sizes[i]
         edges[i] = [Fraction(min(first + block, rows), rows) for first in range(0, rows, block)]
     ends = sorted({edge for own in edges.values() for edge in own})
     cells, at, before = [], dict.fromkeys(streams, 0), Fraction(0)
@@ -105,26 +115,26 @@ def blocks(data: PyTree, read: frozenset[int] | None = None) -> Iterator[tuple[f
     """
     leaves, structure = jax.tree.flatten(data)
     places = [i for i, leaf in enumerate(leaves) if is_stream(leaf)]
+    sizes = dict(zip(places, _block_rows(data), strict=True))
     streams = {i: leaves[i] for number, i in enumerate(places) if read is None or number in read}
     for stream in streams.values():
         if not stream.resumable:
             raise TypeError(
                 f"{stream!r} has no length, and all rows are asked for; give a source with len and getitem."
             )
-    filled = [leaf if i in streams or not is_stream(leaf) else _zeros(leaf) for i, leaf in enumerate(leaves)]
+    filled = [leaf if i in streams or not is_stream(leaf) else _zeros(leaf, sizes[i]) for i, leaf in enumerate(leaves)]
     held: dict[int, tuple[int, PyTree]] = {}
 
     def load(cell: dict[int, int]) -> list[Any]:
         for i, block in cell.items():
             if i not in held or held[i][0] != block:
                 held.pop(i, None)  # memory for one block less
-                rows = _block(streams[i])
-                start = block * rows
-                part = streams[i].read(start, min(start + rows, len(streams[i])))
+                start = block * sizes[i]
+                part = streams[i].read(start, min(start + sizes[i], len(streams[i])))
                 held[i] = block, jax.tree.map(jax.device_put, part)
         return [held[i][1] if i in cell else leaf for i, leaf in enumerate(filled)]
 
-    cells = _cells(streams) if streams else [(1.0, {})]
+    cells = _cells(streams, sizes) if streams else [(1.0, {})]
     load = in_the_setting_of_the_caller(load)
     with ThreadPoolExecutor(1, NAME) as reader:  # its thread begins with the first call and ends here
         ahead = None
@@ -134,9 +144,9 @@ def blocks(data: PyTree, read: frozenset[int] | None = None) -> Iterator[tuple[f
             yield weight, jax.tree.unflatten(structure, loaded)
 
 
-def _zeros(stream: Stream) -> PyTree:
-    shape = lambda leaf: (_block(stream), *leaf.shape)  # noqa: E731
-    return jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), shape(leaf)), stream.like)
+def _zeros(stream: Stream, rows: int) -> PyTree:
+    zero = lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), (rows, *leaf.shape))  # noqa: E731
+    return jax.tree.map(zero, stream.like)
 
 
 @jax.jit

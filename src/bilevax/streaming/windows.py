@@ -1,9 +1,10 @@
-"""Windows: a part of the rows of a stream at a time in memory, from which mini-batches are drawn.
+"""Windows: some rows of a stream in memory, from which a sampler draws mini-batches.
 
-The rows of window j depend on the key of the run and j only. Rows are cut into short runs of consecutive ones, and a
-random permutation puts the runs into one long line, another one for every pass. A window is the next piece of the line;
-at the end of a pass it goes on with the next one. So every row comes once in a pass. Each line begins at a random place
-of itself, so that every place of it holds every row with the same probability, whatever the lengths of the runs.
+The key of the run and j alone decide which rows are in window j. Rows are cut into short runs of consecutive rows. In
+every pass a random permutation orders the runs, so that each row comes once in a pass. Windows are consecutive parts
+of this sequence of rows; a window may contain the end of one pass and the start of the next. The sequence of a pass is
+also rotated by a random number of rows. Each place of it then holds each row with the same probability, also if runs
+have different lengths.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from bilevax.streaming.blocks import has_streams, is_stream, map_streams
 RUNS = 64
 """Runs in one window, at least."""
 _POOL = 4
-"""Pieces that are read as a whole are mixed with others until so many windows are filled."""
+"""Windows that the pieces of one pool fill: a piece is read as a whole, and few of them are kept in memory."""
 _SALT = 0x77696E64
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _drawn_line(key: Array, epoch: int, runs: int, pieces: int, rows: int) -> tuple[Array, Array, Array]:
-    """A permutation of runs, one of pieces, and a row."""
+def _drawn_sequence(key: Array, epoch: int, runs: int, pieces: int, rows: int) -> tuple[Array, Array, Array]:
+    """A permutation of the runs, one of the pieces, and a random row."""
     of_pieces, of_runs, of_start = jax.random.split(jax.random.fold_in(key, epoch), 3)
     shuffled = lambda key, total: permuted(key, jnp.arange(total, dtype=jnp.uint32), total)  # noqa: E731
     bits = jax.random.bits(of_start, (2,), jnp.uint32)
@@ -55,13 +56,13 @@ class Order:
             self._piece = np.repeat(np.arange(len(pieces)), [len(runs) for runs in cut])
         self._lengths = np.diff(np.append(self._starts, rows))
         self._sizes = np.bincount(self._piece, self._lengths)
-        self._lines = functools.lru_cache(maxsize=2)(self._line)
+        self._sequences = functools.lru_cache(maxsize=2)(self._sequence)
 
-    def _line(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The runs of a pass in order, where each begins in the line, and the place where the line begins."""
-        drawn = _drawn_line(self._key, epoch, len(self._starts), len(self._sizes), self.rows)
+    def _sequence(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """The runs of a pass in order, the place of each in the sequence, and the rotation."""
+        drawn = _drawn_sequence(self._key, epoch, len(self._starts), len(self._sizes), self.rows)
         rank, pieces, first = (np.asarray(v) for v in drawn)
-        # Pieces are taken in a random order, as many at a time as fill some windows; their runs are mixed.
+        # Pieces come in a random order. Those that fill some windows together make a pool, whose runs are mixed.
         filled = np.empty(len(pieces))
         order = np.argsort(pieces)
         filled[order] = np.cumsum(self._sizes[order]) - self._sizes[order]
@@ -81,7 +82,7 @@ class Order:
         return found
 
     def _of_pass(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
-        runs, begins, turned = self._lines(epoch)
+        runs, begins, turned = self._sequences(epoch)
         found = []
         at, left = (start + turned) % self.rows, stop - start
         while left:
@@ -218,7 +219,8 @@ class Windows:
 def first_window(data: PyTree) -> PyTree:
     """The data with rows of one window in place of each stream, whatever the key; for estimates before a run."""
     streams = {i: leaf for i, leaf in enumerate(jax.tree.leaves(data)) if is_stream(leaf)}
-    rows = {i: min(len(s), s.window) if s.resumable else s.window for i, s in streams.items()}
+    lengths = {i: len(stream) if stream.resumable else None for i, stream in streams.items()}
+    rows = {i: min(s.window for j, s in streams.items() if lengths[j] == lengths[i]) for i in streams}
     window = Windows(data, rows, jax.random.key(0), 1, 1).at(0)
     give_back = lambda stream, rows: stream.resumable or stream.source.give_back(rows)  # noqa: E731
     jax.tree.map(lambda leaf, part: is_stream(leaf) and give_back(leaf, part), data, window)
