@@ -6,9 +6,10 @@
 Rows are like those of the data set a9a: 123 features in single precision, 14 of them one and the others zero, and a
 label. A fifth as many rows validate. The problem is a ridge weight for each feature of a logistic regression, with
 batches of 64 rows. A round is one run on arrays, one on `numpy.memmap`, one on Parquet with a column for each feature,
-and one on Parquet with a column of lists; the table has medians over the rounds. Seconds are those of steps, which
-contain every wait for rows, but neither compilation nor the rows of the trace. Files are written before, into a folder
-that is removed, and are most likely still in the page cache.
+and one on Parquet with a column of lists; the table has medians over the rounds. The default ends its mini-batches
+within these steps and goes on with all rows, unless the table says that it was on batches only. Seconds are those of
+steps, which contain every wait for rows, but neither compilation nor the rows of the trace. Files are written before,
+into a folder that is removed, and are most likely still in the page cache.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def problem(folder, make, rows):
 
 def methods():
     told = {"constants": bx.Constants(mu_g=1e-3, L_g=2.0)}
-    return {"SOBA": (bx.SOBA(0.1, 0.1, **told), 4096), "default": (bx.SampledIBCG(), 32)}
+    return {"SOBA": (bx.SOBA(0.1, 0.1, **told), 4096), "default": (bx.SampledIBCG(), 24)}
 
 
 def measure(problems, solver, steps, pairs):
@@ -127,12 +128,14 @@ def compare(options):
         write(folder, options.rows)
         counts = (options.rows, options.rows // 5)
         makers = {"memory": in_memory, "memmap": on_disk, "Parquet": in_parquet, "lists": in_lists}
+        makers = {name: make for name, make in makers.items() if name in ("memory", *options.sources)}
         problems = {name: problem(folder, make, counts) for name, make in makers.items()}
-        for name, (solver, steps) in methods().items():
+        for name in options.methods:
+            solver, steps = methods()[name]
             found, sampling = measure(problems, solver, steps, options.pairs)
             row = {"method": name, "steps": steps, "on batches only": sampling}
             row |= {f"us, {where}": 1e6 * s for where, s in found.items()}
-            row |= {f"{where} / memory": found[where] / found["memory"] for where in ("memmap", "Parquet", "lists")}
+            row |= {f"{where} / memory": found[where] / found["memory"] for where in options.sources}
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -174,6 +177,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--methods", nargs="+", default=["SOBA", "default"])
+    parser.add_argument("--sources", nargs="+", default=["memmap", "Parquet", "lists"])
     parser.add_argument("--memory", type=int, metavar="ROWS", help="measure memory on so many rows, in a child process")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

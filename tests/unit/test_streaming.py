@@ -196,7 +196,7 @@ def test_streams_of_one_length_are_cut_alike():
     zero = jnp.zeros(2000, jnp.float32)
     got = bx.BilevelProblem(loss, loss, bx.Box(-1.0, 1.0), data).lower_grad(zero, zero)
     np.testing.assert_allclose(got, b.astype(float) @ A.astype(float) / 3000, rtol=1e-3, atol=0.05)
-    with pytest.raises(ValueError, match="arrays with a row for each of its rows belong into it"):
+    with pytest.raises(TypeError, match="arrays with a row for each of its rows belong into it"):
         mixed = bx.BilevelProblem(loss, loss, bx.Box(-1.0, 1.0), {"A": data["A"], "b": b})
         bx.solve(mixed, None, zero, zero)
 
@@ -227,7 +227,7 @@ def test_audits_agree_with_those_of_arrays(functions):
 
 def test_audits_by_conjugate_gradients_agree_too(monkeypatch):
     monkeypatch.setattr("bilevax.verdict.bounded_gradient.ALWAYS_DENSE", 0)
-    monkeypatch.setattr("bilevax.verdict.assumptions._WHOLE", 0)
+    monkeypatch.setattr("bilevax.verdict.assumptions._WHOLE_ON_STREAMS", 0)
     data = arrays()
     whole, streamed = problem(data), problem(streams(data))
     expected, got = bx.audit(whole, START, Y), bx.audit(streamed, START, Y)

@@ -141,10 +141,10 @@ class Stream:
                 continue
             if read.dtype.kind in "iu" and read.dtype != room.dtype:
                 _check_range(read, room.dtype)
-            cast = read.astype(room.dtype, copy=False)
+            changed = read.astype(room.dtype, copy=False) if self._after else read
             for function in self._after:
-                cast = function(start, i, cast)
-            room[...] = cast
+                changed = function(start, i, changed)
+            room[...] = changed
 
     def astype(self, dtype: Any) -> Stream:
         """The same rows with floating-point columns in another precision; nothing is read now."""

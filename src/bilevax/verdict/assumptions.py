@@ -24,6 +24,8 @@ _BETWEEN = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of the way from y0 to y*, where curvature is probed."""
 _WHOLE = 50
 """Lower variables up to which the whole Hessian is decomposed at a probe."""
+_WHOLE_ON_STREAMS = 200
+"""The same on streams, where the whole Hessian takes one pass over the rows and every product another."""
 _AROUND = (0.1, 0.5, 1.0, 3.0, 10.0)
 """Distances from y* in units of its own size, where it is probed too."""
 
@@ -75,7 +77,7 @@ def _curvature(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree) -> tupl
 
 def _extremes(work: BilevelProblem, x: PyTree, y: PyTree, rng: np.random.Generator) -> tuple[float, float]:
     """A low and a high curvature of lower in y: the ends of the spectrum where it is small."""
-    if trees.size(y) <= _WHOLE:
+    if trees.size(y) <= (_WHOLE_ON_STREAMS if work.streamed else _WHOLE):
         H = hessian(work, x, y)
         ends = np.linalg.eigvalsh(0.5 * (H + H.T))[[0, -1]] if np.all(np.isfinite(H)) else (np.nan, np.nan)
     else:
