@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,6 +250,21 @@ def test_the_solution_is_that_of_the_normal_equations():
     assert result.audit().ell == pytest.approx(0.5 * np.mean((V @ y - v) ** 2), rel=1e-6)
 
 
+KNOWN = {"constants": bx.Constants(mu_g=0.5, L_g=5.0)}
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [bx.AdaptiveIBCG(), bx.IBCG(0.1, **KNOWN), bx.SOBA(0.05, 0.1, **KNOWN), bx.AIDBiO(0.05, **KNOWN)],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_methods_without_a_sampler_take_the_same_steps_by_passes(solver):
+    data = arrays()
+    whole, streamed = (bx.solve(problem(d), solver, START, START, steps=3, every=3) for d in (data, streams(data)))
+    np.testing.assert_allclose(streamed.x, whole.x, rtol=1e-4, atol=1e-5)
+    assert not np.array_equal(streamed.x, START)
+
+
 def test_a_formula_of_the_user_is_averaged_and_checked():
     data = arrays()
     hvp = lambda x, y, w, data: (  # noqa: E731
@@ -445,11 +461,17 @@ def test_threads_end_with_the_run_and_errors_of_the_reader_are_raised():
         bx.solve(problem(broken, batches()), bx.SOBA(0.01, 0.05), START, START, steps=400)
     assert not readers()
 
+    class Slow(Slices):
+        def __getitem__(self, i):
+            time.sleep(0.003)
+            return super().__getitem__(i)
+
     def stop(row, state):
         raise KeyboardInterrupt
 
+    slow = {"train": bx.Stream(Slow(data["train"]), window=128), "valid": data["valid"]}
     with pytest.raises(KeyboardInterrupt):
-        bx.solve(problem(streams(data), batches()), bx.SOBA(0.01, 0.05), START, START, steps=400, observers=stop)
+        bx.solve(problem(slow, batches()), bx.SOBA(0.01, 0.05, **KNOWN), START, START, steps=400, observers=stop)
     assert not readers()
 
 
