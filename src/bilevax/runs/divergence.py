@@ -7,8 +7,7 @@ from typing import Any
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.linalg.brief import brief_jit
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, compiled_on_arrays
 from bilevax.runs.trace import Trace
 
 _SUSPICIOUS, _TOO_LARGE = 1e3, 1e4
@@ -16,7 +15,7 @@ _SUSPICIOUS, _TOO_LARGE = 1e3, 1e4
 _NOTHING = 1e-6  # below this nothing has grown
 
 
-@brief_jit
+@compiled_on_arrays
 def _at_start(problem: BilevelProblem, x: PyTree, y: PyTree, y0: PyTree) -> tuple[Scalar, Scalar]:
     return trees.norm(problem.lower_grad(x, y0)), trees.norm(problem.upper_grads(x, y)[1])
 

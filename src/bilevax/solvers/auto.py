@@ -19,6 +19,7 @@ from bilevax.solvers.pieces.tracking import MOST_KEPT
 from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Solver
 from bilevax.solvers.sampled_ibcg import SampledIBCG
+from bilevax.streaming.blocks import shapes
 
 SMALL_MATRIX = 60
 """Up to so many rows or columns a full decomposition costs less than a search for the leading vectors."""
@@ -89,7 +90,7 @@ def _has_many_batches(problem: BilevelProblem) -> bool:
 
 def _first_solve(problem: BilevelProblem, y: PyTree) -> float:
     """How many numbers are read until the lower level is solved on all rows for the first time, roughly."""
-    rows = trees.size(problem.data)
+    rows = trees.size(shapes(problem.data, all_rows=True))
     if y is not None and trees.size(y) <= MOST_KEPT:
         return rows * (3 + trees.size(y) / 16)  # the Hessian by products with many vectors at once
     return 30.0 * rows

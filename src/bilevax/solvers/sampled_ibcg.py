@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.solvers.pieces.batch_rounds import Rounds, first_round, lower_start
-from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step, steps_in_a_pass
+from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step, start_point, steps_in_a_pass
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
@@ -62,6 +62,7 @@ class SampledIBCG(eqx.Module):
     loops: ClassVar[int] = 2
     all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
+    batches_per_step: ClassVar[int] = BATCHES
     method: ProjectedIBCG = ProjectedIBCG()
     passes: float = eqx.field(static=True, default=2.0, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
@@ -77,13 +78,12 @@ class SampledIBCG(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SampledIBCGState, Counts]:
         """The start as it is, with the adjoint at zero."""
-        zero = jnp.zeros((), trees.dtype(x))
-        point = Point(x, y, trees.zeros_like(y), (zero, zero), zero)
+        point = start_point(x, y)
         begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y)
         sampling = problem.sampler is not None and not problem.host
         later, counts = (trees.zeros_like(jax.eval_shape(begin)[0]), no_counts()) if sampling else begin()
-        rounds, direction = first_round(point, zero.dtype), trees.scale(zero + jnp.nan, trees.zeros_like(x))  # none yet
-        state = SampledIBCGState(point, jnp.zeros((), jnp.int32), jnp.asarray(sampling), rounds, x, direction, later)
+        unknown, none = trees.scale(jnp.nan, trees.zeros_like(x)), jnp.zeros((), jnp.int32)
+        state = SampledIBCGState(point, none, jnp.asarray(sampling), first_round(point), x, unknown, later)
         return state if sampling else _at(state, later), counts
 
     def observe(self, problem: BilevelProblem, state: SampledIBCGState) -> Observation:
@@ -103,8 +103,8 @@ class SampledIBCG(eqx.Module):
         def on_batches() -> tuple[SampledIBCGState, Info]:
             following = _after_batches(passes, state, key)
             rounds, steps = following.rounds, steps_in_a_pass(problem)
-            done = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
-            done |= ~(rounds.settling | (rounds.xi > 0))
+            ends = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
+            done = ends | ~(rounds.settling | (rounds.xi > 0))
             following, spent = jax.lax.cond(done, lambda: change(following), lambda: (following, no_counts()))
             counts = Counts(*(jnp.full((), BATCHES * calls, jnp.int32) for calls in (2, 1, 1, 1, 0, 1)))
             F = following.direction  # not finite if the first step overflowed and was undone

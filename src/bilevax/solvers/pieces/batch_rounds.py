@@ -103,9 +103,9 @@ class Rounds(eqx.Module):
         return following, point
 
 
-def first_round(point: Point, dtype: jnp.dtype) -> Rounds:
+def first_round(point: Point) -> Rounds:
     """Before the first step: x stays, and y and w move by the whole inverse curvature."""
-    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    zero, none = jnp.zeros_like(point.curvature), jnp.zeros((), jnp.int32)
     f = Mean(zero + jnp.inf, zero)
     return Rounds(zero, zero + 1, none + 1, none, zero, zero, f, point, jnp.asarray(True), zero)
 

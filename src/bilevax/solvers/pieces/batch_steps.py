@@ -40,6 +40,12 @@ class Point(NamedTuple):
     curvature: Scalar
 
 
+def start_point(x: PyTree, y: PyTree) -> Point:
+    """The start, with the adjoint at zero and nothing known of the batches."""
+    zero = jnp.zeros((), trees.dtype(x))
+    return Point(x, y, trees.zeros_like(y), (zero, zero), zero)
+
+
 class Moved(NamedTuple):
     """Where the steps led, the mean direction of x on the way, and the mean of f with its standard error."""
 

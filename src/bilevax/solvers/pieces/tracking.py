@@ -19,7 +19,7 @@ from bilevax import trees
 from bilevax.hypergradient import newton_search, product_limit
 from bilevax.linalg import host_loops
 from bilevax.linalg.conjugate_gradient import Correction, Product, rough_solution
-from bilevax.linalg.host_loops import Kernels
+from bilevax.linalg.host_loops import Kernels, either
 from bilevax.problem import BilevelProblem
 from bilevax.sets import WholeSpace
 from bilevax.solvers.protocol import Counts, add_counts, no_counts
@@ -74,7 +74,8 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
     zero, none = jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
     ways, m, inverse, spent = _ways(problem, x, y), trees.size(y), None, no_counts()
     if ways.keeps_inverse and ways.constant:
-        inverse, spent = _first_inverse(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
+        compute = _inverse_hessian if problem.streamed else _first_inverse
+        inverse, spent = compute(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
     elif ways.keeps_inverse:
         inverse = jnp.zeros((m, m), zero.dtype)  # `follow` finds it worn
     start = Tracked(y, w, trees.zeros_like(x), zero, zero, zero, inverse, none + m)
@@ -105,7 +106,7 @@ def exact(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
 
 def follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
     """The lower level at x, from what is known nearby; compiled by itself where the loop is not."""
-    if problem.structure.kernels.on_host:
+    if problem.level_kernels.on_host:
         return _follow(problem, trees.coordinates(x), before)
     return _compiled_follow(without_set(problem), trees.coordinates(x), before)
 
@@ -121,8 +122,10 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     inverse, excess, factorizing = before.inverse, before.excess, none
     if ways.keeps_inverse and not ways.constant:
         m = trees.size(y)
-        worn = excess >= max(1, m // 4)
-        inverse = jax.lax.cond(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse)
+        # A Hessian is one pass over a stream, and so is each product.
+        worn = excess >= max(1, m // (16 if problem.streamed else 4))
+        host = problem.level_kernels.on_host
+        inverse = either(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse, host=host)
         excess, factorizing = jnp.where(worn, 0, excess), jnp.where(worn, m, 0)
 
     if structure.solve_lower is not None:
@@ -167,7 +170,7 @@ def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: 
             return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products), True
         # The gradient that rounding has left; without it the value would have an error of first order.
         return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products), True
-    first, host = trees.norm(g_y), problem.structure.host
+    first, host = trees.norm(g_y), problem.level_kernels.on_host
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         *_, k, done, _ = carry
@@ -205,7 +208,7 @@ def _solve(
     if ways.keeps_inverse:
         precondition = lambda r: _apply(inverse, r)  # noqa: E731
     return rough_solution(
-        hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=structure.host
+        hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=problem.level_kernels.on_host
     )
 
 
