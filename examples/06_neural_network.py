@@ -91,12 +91,10 @@ keys = jax.random.split(jax.random.key(0), 2000)
 kinds = {"equal weights": x0, "the clean source only": jnp.eye(SOURCES)[0], "learned weights": result.x}
 fits = {name: error(fit(x, keys)) for name, x in kinds.items()}
 print("test error of a network with", *(f"  {e:6.2%}  {name}" for name, e in fits.items()), sep="\n")
-print(f"  {error(result.y):6.2%}  learned weights, the y of the run itself")
-
-# %%
+print(f"  {error(result.y):6.2%}  learned weights, the y of the run itself (another method than Adam)")
+# Noisy sources lose their weight, but nothing is gained: equal weights are as good (after 400 batches, 0.5 % worse).
 figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
 axis.bar(np.arange(SOURCES) * 10, result.x, width=7)
-axis.axhline(1 / SOURCES, color="black", linestyle=":", label="equal weights")
+axis.axhline(1 / SOURCES, color="black", linestyle=":")  # equal weights
 axis.set(xlabel="random labels in the source, percent", ylabel="learned weight")
-axis.legend(frameon=False)
 figure.savefig("neural_network.png", dpi=120)
