@@ -26,8 +26,8 @@ import bilevax as bx
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 10  # of 64 mini-batches
 SIZES, BLOCK = {"train": 10_800, "valid": 3_600, "check": 1_800, "test": 2_000}, 100
 table = bx.datasets.newsgroups()
-order = np.random.default_rng(0).permutation(len(table.y6))[: sum(SIZES.values())]
-rows = dict(zip(SIZES, np.split(order, np.cumsum(list(SIZES.values()))[:-1]), strict=True))
+parts = np.split(np.random.default_rng(0).permutation(len(table.y6))[:18_200], np.cumsum([*SIZES.values()])[:-1])
+rows = dict(zip(SIZES, parts, strict=True))
 scale = TfidfTransformer(sublinear_tf=True).fit(table.counts[rows["train"]])
 A = {name: csr_array(scale.transform(table.counts[part]), dtype=np.float32) for name, part in rows.items()}
 labels = {name: table.y6[part] - 1 for name, part in rows.items()}
@@ -62,8 +62,7 @@ def mean_loss(y, part):
     products = part["value"].reshape(-1, 1) * y["slopes"][part["word"].ravel()]
     segments = (part["row"] + BLOCK * jnp.arange(count)[:, None]).ravel()
     scores = jax.ops.segment_sum(products, segments, count * BLOCK) + y["offsets"]
-    right = jnp.take_along_axis(scores, part["label"].reshape(-1, 1), axis=1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - right)
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), part["label"].reshape(-1, 1), axis=1))
 
 
 def lower(x, y, data):
@@ -84,8 +83,7 @@ upper, names = lambda x, y, data: mean_loss(y, data["valid"]), ("valid", "check"
 found = {0.0: (best, np.ones(len(x0)))}
 for width in (0.2, 0.5, 1.0):
     problem = bx.BilevelProblem(upper, lower, bx.Box(start - width, start + width), data, sampler=sampler)
-    x = bx.solve(problem, x0=x0, y0=y0, steps=STEPS).x
-    scales = np.exp((start - np.asarray(x)) / 2)
+    scales = np.exp((start - np.asarray(bx.solve(problem, x0=x0, y0=y0, steps=STEPS).x)) / 2)
     found[width] = fit(A["train"] * scales, C), scales
 losses = {width: [loss(*pair, name) for name in names] for width, pair in found.items()}
 chosen = min(losses, key=lambda width: losses[width][1])
