@@ -53,8 +53,8 @@ def lower(x, y, data):  # equal weights make this the mean over all rows
 
 
 # %% [markdown]
-# `bx.SampledIBCG` is the method for mini-batches; eight steps are 512 of them. With 60 steps it goes on with all rows,
-# and there the run did not end within two minutes. Baselines are fitted by Adam, 2,000 mini-batches from one start.
+# `bx.SampledIBCG` is the method for mini-batches; eight steps are 512 of them. A run of 60 steps
+# had not ended after 110 seconds; we do not know why. Baselines are fitted by Adam, 2,000 mini-batches from one start.
 
 # %%
 shapes = {"first": (784, HIDDEN), "bias": (HIDDEN,), "second": (HIDDEN, 10), "offset": (10,)}
