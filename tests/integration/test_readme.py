@@ -12,7 +12,12 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 
 
-QUICK = {"03_feature_weights.py": ["ijcnn1", "0.05"]}
+QUICK = {
+    "03_feature_weights.py": ["ijcnn1", "0.05"],
+    "05_clean_labels.py": ["5500", "1"],
+    "06_neural_network.py": ["2"],
+    "07_text_feature_weights.py": ["1"],
+}
 """Arguments that make an example short."""
 
 
@@ -97,8 +102,14 @@ def test_the_readme_names_the_two_commands():
         assert f"make {command}" in text and f"\n{command}:" in targets
 
 
-SLOW = {"03_feature_weights.py", "04_meta_learning.py"}
-"""Examples that compile twenty methods; what they show is tested on smaller problems too."""
+SLOW = {
+    "03_feature_weights.py",
+    "04_meta_learning.py",
+    "05_clean_labels.py",
+    "06_neural_network.py",
+    "07_text_feature_weights.py",
+}
+"""Examples that compile twenty methods or work on large data."""
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from bilevax.runs.stage import Stage
 from bilevax.runs.stopping import Rule, Status, Stop, as_stop
 from bilevax.runs.trace import Row, Trace
 from bilevax.sets import gradient_mapping
-from bilevax.solvers.protocol import COUNTS, Solver, samples
+from bilevax.solvers.protocol import COUNTS, Solver, takes_few_steps
 from bilevax.streaming.blocks import mean
 from bilevax.verdict.assumptions import Assumptions, examine
 
@@ -224,7 +224,7 @@ class Run:
 
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
         with self.clock.compilation():
-            solves = not (samples(self.solver) or self._sampling())
+            solves = takes_few_steps(self.solver) and not self._sampling()
             diverges = growing(self.trace, self.problem, self.state, self.begun[1], solves)
         if diverges:
             return Stop(Status.STALLED, diverges)
