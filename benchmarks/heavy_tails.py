@@ -34,6 +34,11 @@ FEW |= {"BSA": 300, "SUSTAIN": 300, "StocBiO": 1000, "AmIGO": 1000, "F2SA": 2000
 STEPS = 10_000
 
 
+def steps_of(name):
+    """The steps of a whole run."""
+    return FEW.get(name, STEPS)
+
+
 def measure(name, heavy, batch, loss, domain="box", *, steps=None, key=0, **problem_options):
     """One run: its status, message, the largest |y| and the last one over |y0| + max |y*(x)|, f over the first f."""
     options = {"blocks": name == "SABA", **problem_options}
@@ -44,7 +49,7 @@ def measure(name, heavy, batch, loss, domain="box", *, steps=None, key=0, **prob
         sizes.append(float(np.linalg.norm(state.y)))
         reach.append(float(np.linalg.norm(solution(np.asarray(state.x, float)))))
 
-    steps = FEW.get(name, STEPS) if steps is None else steps
+    steps = steps_of(name) if steps is None else steps
     begun = time.perf_counter()
     result = bx.solve(
         problem, METHODS[name](), x, y, steps=steps, every=max(1, steps // 30), observers=watch, key=jax.random.key(key)
@@ -75,7 +80,7 @@ def main():
         name, loss, batch, domain, heavy = case
         if domain == "space" and getattr(METHODS[name], "oracle", None) == "lmo":
             continue
-        steps = max(20, FEW.get(name, STEPS) // 10) if options.quick else None
+        steps = max(20, steps_of(name) // 10) if options.quick else None
         rows.append(measure(name, heavy, batch, loss, domain, steps=steps, n=options.features))
         print(*(f"{v:.3g}" if isinstance(v, float) else v for v in rows[-1].values()), flush=True)
         if options.json:

@@ -90,7 +90,7 @@ class FSLA(eqx.Module):
         w = adjoint_step(for_w.linearize_lower(x, y).hvp, f_y, state.w, eta)
         new, old = direction(for_x, x, y, w), direction(for_x, state.x_previous, state.y, state.w)
         d = storm(new, old, state.d, weight(self.theta, k, x))
-        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step, new)
 
         counts = Counts(upper_grads=3, lower_grads=1, hvps=1, crosses=2, **calls)
         return FSLAState(x_next, y, w, x, d, k + 1, memory), Info(x, d, counts, s, memory.error)

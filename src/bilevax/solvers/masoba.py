@@ -86,7 +86,7 @@ class MASOBA(eqx.Module):
         D = directions(problem.sample(key), x, y, w)
         d = trees.move(state.d, D.x, weight(self.theta, k, x))
         y_next, w_next = trees.axpy(-rho, D.y, y), trees.axpy(-rho, D.w, w)
-        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step, D.x)
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
         return MASOBAState(x_next, y_next, w_next, d, k + 1, memory), Info(x, d, counts, s, memory.error)

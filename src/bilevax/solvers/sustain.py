@@ -92,7 +92,7 @@ class SUSTAIN(eqx.Module):
         old, again = self._estimate(problem, f, g, state.previous, k, truncation)
         d_x = storm(new, old, state.d_x, theta)
         y_next = trees.axpy(-beta, d_y, y)
-        x_next, s, memory, calls = move_x(problem, x, d_x, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d_x, xi, state.memory, self.x_step, new)
 
         counts = Counts(upper_grads=4, lower_grads=2, hvps=products + again, crosses=2, **calls)
         return SUSTAINState(x_next, y_next, (x, y), d_x, d_y, k + 1, memory), Info(x, d_x, counts, s, memory.error)
