@@ -82,7 +82,7 @@ def test_on_bounded_sets_a_step_is_the_distance_over_the_root_of_the_squares():
         travel = travel.look(jnp.asarray(x), jnp.asarray(d), jnp.asarray(np.nan))
         np.testing.assert_allclose(travel.length, expected, rtol=1e-12)
         x = x - float(travel.length) * d
-    assert farthest > 10 * first
+    assert farthest > 3 * first
 
 
 def test_on_unbounded_sets_large_directions_are_cut():
@@ -104,7 +104,7 @@ def test_steps_that_were_given_are_taken_as_they_are():
         np.testing.assert_allclose(following.x, state.x - 1e-9 * info.direction, rtol=1e-9, atol=1e-30)
         sizes.append(float(jnp.linalg.norm(info.direction)))
         state = following
-    assert max(sizes[30:]) > 4 * np.median(sizes[30:])
+    assert max(sizes) > 2 * np.sqrt(np.mean(np.square(sizes[:30])))  # one that a default would cut
 
 
 @pytest.mark.parametrize(

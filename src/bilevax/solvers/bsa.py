@@ -16,9 +16,8 @@ from bilevax.hypergradient import neumann_budget, random_neumann, sampled_hvp
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
+from bilevax.solvers.pieces.x_step import XMemory, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -42,7 +41,7 @@ class BSAState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class BSA(eqx.Module):

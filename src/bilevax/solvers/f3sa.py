@@ -13,11 +13,10 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.pieces.directions import storm, weight
 from bilevax.solvers.pieces.penalties import check_noise, noisy, penalised_steps, penalty_direction
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +34,7 @@ class F3SAState(eqx.Module):
     inner: tuple[PyTree, PyTree, PyTree]
     outer: tuple[PyTree, PyTree]
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class F3SA(eqx.Module):

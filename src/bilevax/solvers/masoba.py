@@ -12,10 +12,9 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import directions, weight
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -28,7 +27,7 @@ class MASOBAState(eqx.Module):
     w: PyTree
     d: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class MASOBA(eqx.Module):

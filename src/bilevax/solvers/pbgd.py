@@ -13,11 +13,10 @@ from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Cut, OpenLoop, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps
 from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.pieces.penalties import first_penalty, penalty_smoothness, with_upper_curvature
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
@@ -34,7 +33,7 @@ class PBGDState(eqx.Module):
     y: PyTree
     z: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class PBGD(eqx.Module):

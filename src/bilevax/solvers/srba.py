@@ -13,10 +13,9 @@ from bilevax import trees
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps, single_loop
 from bilevax.solvers.pieces.directions import Directions, directions, into_ball
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -30,7 +29,7 @@ class SRBAState(eqx.Module):
     previous: tuple[PyTree, PyTree, PyTree]
     d: Directions
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class SRBA(eqx.Module):

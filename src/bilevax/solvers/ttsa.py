@@ -15,9 +15,8 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
-from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
+from bilevax.solvers.pieces.x_step import XMemory, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 from bilevax.trees import as_leaf, is_concrete
@@ -29,7 +28,7 @@ class TTSAState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class TTSA(eqx.Module):

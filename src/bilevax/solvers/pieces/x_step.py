@@ -66,6 +66,12 @@ class Watch(eqx.Module):
         return Watch(x, d, jnp.where(too_far, shorter, longer), self.most, self.error)
 
 
+XMemory = Memory | Watch | Travel | Usual
+"""What `move_x` may remember."""
+OWN = (Watch, Travel, Usual)
+"""What is remembered for a step that a method chose itself."""
+
+
 def start_watch(x: PyTree, xi: Schedule) -> Watch | None:
     """Something to watch if the step is one that we estimated; steps that were given are taken as they are."""
     if not isinstance(xi, Estimated):
@@ -75,15 +81,11 @@ def start_watch(x: PyTree, xi: Schedule) -> Watch | None:
     return Watch(x, trees.zeros_like(x), length, length, zero)
 
 
-def start_x(problem: BilevelProblem, x: PyTree, xi: Schedule) -> Memory | Watch | Travel | Usual:
+def start_x(problem: BilevelProblem, x: PyTree, xi: Schedule) -> XMemory:
     """What `move_x` remembers: what its own step needs, or else the set's memory."""
     if isinstance(xi, (Travelled, Cut)):
         return start_noisy(x, xi)
     return start_watch(x, xi) or problem.domain.start(x)
-
-
-OWN = (Watch, Travel, Usual)
-"""What is remembered for a step that a method chose itself."""
 
 
 class Moved(NamedTuple):
@@ -91,7 +93,7 @@ class Moved(NamedTuple):
 
     x: PyTree
     s: PyTree
-    memory: Memory | Watch | Travel | Usual
+    memory: XMemory
     calls: dict[str, int]
 
 
@@ -100,7 +102,7 @@ def move_x(
     x: PyTree,
     d: PyTree,
     length: Scalar,
-    memory: Memory | Watch | Travel | Usual,
+    memory: XMemory,
     x_step: str,
     fresh: PyTree = None,
 ) -> Moved:
