@@ -37,6 +37,8 @@ class SOBA(eqx.Module):
     otherwise. The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without averaging that
     is meant for problems without sampling (see MASOBA).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    Steps of y and w then decay only after the time in which both settle.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection.
 
     >>> import bilevax as bx
