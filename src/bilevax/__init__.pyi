@@ -90,6 +90,7 @@ from bilevax.solvers import SampledIBCG as SampledIBCG
 from bilevax.solvers import StocBiO as StocBiO
 from bilevax.solvers import StochasticIBCG as StochasticIBCG
 from bilevax.solvers.auto import auto as auto
+from bilevax.streaming.stream import Stream as Stream
 from bilevax.theory import Constants as Constants
 
 __version__: str

@@ -26,6 +26,7 @@ from bilevax.linalg.blas import one_blas_thread
 from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, oracle_checks
+from bilevax.runs.stage import on_first_window
 from bilevax.theory import Constants
 from bilevax.verdict.assumptions import examine
 from bilevax.verdict.bounded_gradient import BoundedGradient, bounded_gradient
@@ -121,7 +122,7 @@ def _diagnosis(problem: BilevelProblem, x0: PyTree, y0: PyTree, key: Array) -> D
     findings: list[Finding] = []
     try:
         x, y = checks.check_start(problem, x0, y0)
-        problem = replace(problem, domain=trees.cast(problem.domain, trees.dtype(x)))
+        problem = on_first_window(replace(problem, domain=trees.cast(problem.domain, trees.dtype(x))))
     except (TypeError, ValueError) as error:
         return Diagnosis([Finding("input", FAULT, str(error))])
     findings.append(Finding("input", OK, f"start, functions and data fit; precision {trees.dtype(x)}"))

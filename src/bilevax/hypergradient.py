@@ -99,7 +99,7 @@ def adjoint_solution(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w
         v = problem.structure.solve_adjoint(trees.coordinates(x), y, b, problem.data)
         return LinearSolution(v, zero, jnp.zeros((), jnp.int32), yes, yes, zero, zero)
     hvp = problem.linearize_lower(x, y).hvp
-    return solve_linear(hvp, b, w, max_steps=product_limit(y), host=problem.structure.host)
+    return solve_linear(hvp, b, w, max_steps=product_limit(y), host=problem.level_kernels.on_host)
 
 
 def solve_adjoint(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree, w: PyTree) -> PyTree:
@@ -119,7 +119,7 @@ def lower_solution(
     if problem.structure.solve_lower is not None:
         return problem.structure.solve_lower(trees.coordinates(x), y, problem.data), jnp.zeros((), jnp.int32)
     eps = jnp.finfo(trees.dtype(y)).eps
-    host = problem.structure.host
+    host = problem.level_kernels.on_host
 
     def unfinished(carry: tuple[PyTree, PyTree, Scalar, Bool[Array, ""], Array, Array]) -> Array:
         _, _, _, moved, k, _ = carry
@@ -167,9 +167,9 @@ def newton_search(problem: BilevelProblem, x: PyTree, y: PyTree, g_y: PyTree, p:
 
     def trial(t: Scalar, tries: Int[Array, ""]) -> tuple[Any, ...]:
         y_t = trees.axpy(-t, p, y)
-        g_t = problem.lower_grad(x, y_t)
+        value_t, g_t = problem.lower_value_and_grad(x, y_t)
         norm = trees.norm(g_t)
-        lower = value - problem.lower_value(x, y_t) >= 0.1 * t * slope
+        lower = value - value_t >= 0.1 * t * slope
         accepted = jnp.where(far, lower, (norm <= (1 - 1e-4 * t) * size) | (seen & lower))
         return y_t, g_t, t, accepted & jnp.isfinite(norm), tries
 

@@ -25,6 +25,7 @@ from bilevax.linalg.host_loops import Kernels
 from bilevax.randomness import stream_and_step
 from bilevax.sampling import Sampler
 from bilevax.sets import ConvexSet, as_set
+from bilevax.streaming import blocks
 
 Objective = Callable[[PyTree, PyTree, Any], Scalar]
 
@@ -65,14 +66,40 @@ def _oracle(method: Callable[..., Any]) -> Callable[..., Any]:
     """On host-stepped problems every oracle is compiled by itself; otherwise the whole loop is.
 
     Functions see the coordinates of x, so that what else a point carries, in whatever shape, compiles nothing again.
+    On streams an oracle is the mean of compiled ones over blocks of rows. Its name begins with that of its level.
     """
-    compiled = jax.jit(method)
+    compiled, of_block = jax.jit(method), brief_jit(method)
+    level = "upper" if method.__name__.startswith("upper") else "lower"
 
     @functools.wraps(method)
     def call(self: BilevelProblem, x: PyTree, *args: Any) -> Any:
+        if self.streamed:
+            return self.over_rows(of_block, level, x, *args)
         return (compiled if self.host else method)(self, trees.coordinates(x), *args)
 
     return call
+
+
+def compiled_on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a problem and more, compiled unless the oracles that it calls are passes over a stream."""
+    compiled = brief_jit(function)
+
+    @functools.wraps(function)
+    def call(problem: BilevelProblem, *args: Any) -> Any:
+        return (function if problem.streamed else compiled)(problem, *args)
+
+    return call
+
+
+@functools.lru_cache(maxsize=512)
+def _read_by(function: Objective, shapes: trees.Shapes, owners: tuple[int, ...]) -> frozenset[int]:
+    """The numbers of the streams that a function of (x, y, data) reads, by its traced program."""
+    traced = jax.make_jaxpr(function)(*jax.tree.unflatten(shapes.structure, shapes.leaves)).jaxpr
+    used = {v for equation in traced.eqns for v in equation.invars if not hasattr(v, "val")} | {
+        v for v in traced.outvars if not hasattr(v, "val")
+    }
+    of_data = traced.invars[len(traced.invars) - len(owners) :]
+    return frozenset(owner for owner, v in zip(owners, of_data, strict=True) if owner >= 0 and v in used)
 
 
 @functools.cache
@@ -131,16 +158,41 @@ class BilevelProblem(eqx.Module):
     def __check_init__(self) -> None:
         if not isinstance(self.structure, LowerStructure):
             raise TypeError(f"structure must be a bx.LowerStructure, got {self.structure!r}.")
+        if self.streamed and (self.structure.host or self.structure.solve_lower or self.structure.solve_adjoint):
+            raise TypeError(
+                "structure: solve_lower, solve_adjoint and host formulas need all rows at once, and data hold a "
+                "bx.Stream; leave them out."
+            )
 
     @property
     def kernels(self) -> Kernels:
         """Where the kernels run that the loop calls."""
-        return max(self.domain.kernels, self.structure.kernels, self.solver_kernels)
+        return max(self.domain.kernels, self.level_kernels, self.solver_kernels)
+
+    @property
+    def level_kernels(self) -> Kernels:
+        """Where both levels are computed: on the host if a formula is, or if they are passes over a stream."""
+        return Kernels.HOST if self.streamed else self.structure.kernels
 
     @property
     def host(self) -> bool:
         """Whether some kernel runs outside compiled code, so that the loop steps on the host."""
         return self.kernels.on_host
+
+    @property
+    def streamed(self) -> bool:
+        """Whether some rows of the data are not in memory."""
+        return blocks.has_streams(self.data)
+
+    def over_rows(self, function: Callable[..., Any], level: str, x: PyTree, y: PyTree, *args: Any) -> Any:
+        """The mean over all rows of `function(problem, x, y, ...)`, which may use that level only: "upper", "lower".
+
+        Only the streams are read that the function of the level reads.
+        """
+        x = trees.coordinates(x)
+        shapes = trees.shapes((x, y, blocks.shapes(self.data)))
+        read = _read_by(getattr(self, level), shapes, blocks.owners(self.data))
+        return blocks.mean(self, lambda part: function(part, x, y, *args), read)
 
     def sample(self, key: Array) -> BilevelProblem:
         """The same problem on a random mini-batch; the problem itself if it has no sampler."""
@@ -174,6 +226,11 @@ class BilevelProblem(eqx.Module):
         return jax.grad(self.lower, argnums=1)(x, y, self.data)
 
     @_oracle
+    def lower_value_and_grad(self, x: PyTree, y: PyTree) -> tuple[Scalar, PyTree]:
+        """g and its gradient in y."""
+        return jax.value_and_grad(self.lower, argnums=1)(x, y, self.data)
+
+    @_oracle
     def lower_grads(self, x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         """Both partial gradients of g from one reverse pass, for methods that penalise the lower level."""
         return jax.grad(self.lower, argnums=(0, 1))(x, y, self.data)
@@ -190,7 +247,12 @@ class BilevelProblem(eqx.Module):
     def _formula(self, name: str) -> Callable[..., PyTree] | None:
         """A user's formula; compiled by itself where the loop is not, unless it is a host kernel."""
         formula: Callable[..., PyTree] | None = getattr(self.structure, name)
-        return formula if formula is None or self.structure.host or not self.host else _compiled(formula)
+        if formula is None or self.structure.host or not self.host:
+            return formula
+        compiled = _compiled(formula)
+        if not self.streamed:
+            return compiled
+        return lambda x, y, w, data: blocks.mean(data, lambda part: compiled(x, y, w, part))
 
     def lower_hvp(self, x: PyTree, y: PyTree, w: PyTree) -> PyTree:
         """H(x, y) w."""

@@ -6,6 +6,7 @@ Losses should be means over rows; a mini-batch gradient is then an unbiased esti
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -35,6 +36,10 @@ class Sampler(eqx.Module):
     @abc.abstractmethod
     def take(self, data: PyTree, index: Any) -> PyTree:
         """The batch of that index."""
+
+    def in_passes(self) -> Sampler:
+        """The same sampler without replacement, where that is possible."""
+        return self
 
 
 def _rows(data: PyTree, total: int, names: tuple[str, ...] | None, pick: Any) -> PyTree:
@@ -125,6 +130,9 @@ class Minibatch(Sampler):
     def batches(self) -> int:
         return -(-self.total // self.size)
 
+    def in_passes(self) -> Minibatch:
+        return replace(self, replacement=False)
+
     def draw(self, key: Array, k: Int[Array, ""]) -> Int[Array, " size"]:
         return _choose(key, k, self.size, self.total, self.replacement)
 
@@ -159,6 +167,9 @@ class Blocks(Sampler):
     def batches(self) -> int:
         return self.total // self.size
 
+    def in_passes(self) -> Blocks:
+        return replace(self, replacement=False)
+
     def draw(self, key: Array, k: Int[Array, ""]) -> Int[Array, ""]:
         return _choose(key, k, 1, self.batches, self.replacement)[0]
 
@@ -175,6 +186,9 @@ class PerPart(Sampler):
     @property
     def batches(self) -> int:
         return max(part.batches for part in self.parts.values())
+
+    def in_passes(self) -> PerPart:
+        return PerPart({name: part.in_passes() for name, part in self.parts.items()})
 
     def draw(self, key: Array, k: Int[Array, ""]) -> dict[str, Any]:
         keys = jax.random.split(key, len(self.parts))

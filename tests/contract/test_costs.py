@@ -110,7 +110,7 @@ def prepared(name, x_step, problem, x, y):
 @pytest.mark.parametrize(("name", "x_step"), BOTH_WAYS)
 def test_a_step_makes_the_calls_it_counts_and_those_of_the_table(name, x_step, monkeypatch):
     # What kernels on the host cannot do, so that both do the same: an inverse of H, and the derivative of a projection.
-    monkeypatch.setattr(tracking, "_MOST_KEPT", 0)
+    monkeypatch.setattr(tracking, "MOST_KEPT", 0)
     monkeypatch.setattr(bx.Box, "tells_faces", False)
     on_rows = name.split()[0] in zoo.ON_ROWS and name != "TTSA deterministic"
     problem, x, y = counting_problem(on_rows), jnp.zeros(4), jnp.ones(4)

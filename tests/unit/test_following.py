@@ -64,7 +64,7 @@ def logistic():
 
 @pytest.mark.parametrize("kept", [0, 500])
 def test_the_lower_level_is_followed_closer_and_closer(kept, monkeypatch):
-    monkeypatch.setattr(tracking, "_MOST_KEPT", kept)
+    monkeypatch.setattr(tracking, "MOST_KEPT", kept)
     problem, x = logistic(), jnp.full(5, -2.0)
     lower, _ = jax.jit(tracking.begin)(problem, x, jnp.zeros(5))
     for length in (0.3, 0.03, 0.003):
@@ -269,7 +269,8 @@ def test_auto_begins_with_mini_batches_where_there_are_many_and_the_set_projects
         (bx.NuclearBall(1.0), 16, bx.ProjectedIBCG),
         (bx.VertexHull(jnp.stack([x, x + 1])), 16, bx.PairwiseIBCG),
     ):
-        problem = bx.BilevelProblem(*functions, domain, sampler=bx.Minibatch(2, 2 * batches))
+        rows = np.broadcast_to(np.float32(0), (2 * batches, 10**7))  # many numbers in no memory
+        problem = bx.BilevelProblem(*functions, domain, rows, sampler=bx.Minibatch(2, 2 * batches))
         assert type(bx.auto(problem, x)) is method
 
 
@@ -293,3 +294,82 @@ def test_a_lower_level_at_the_end_of_its_precision_is_left_alone():
     problem = bx.minimax(mixture, bx.Simplex(), data)
     trace = bx.solve(problem, bx.ProjectedIBCG(), jnp.full(500, 1 / 500), jnp.zeros(20), steps=60, every=10).trace
     assert np.diff(trace["lower_grads"]).max() < 10 * 200
+
+
+def endless(seed, rows=1500, n=12):
+    """Ridge weights of a logistic regression on the whole space: the best ones are infinite, or zero."""
+    rng = np.random.default_rng(seed)
+    truth, data = 3 * rng.standard_normal(n) * (rng.random(n) < 0.6), {}
+    for name in ("train", "valid"):
+        A = rng.standard_normal((rows, n))
+        data[name] = np.float32(A * np.sign(A @ truth + rng.standard_normal(rows))[:, None])
+    loss = lambda A, y: jnp.mean(jax.nn.softplus(-A @ y))  # noqa: E731
+    return bx.BilevelProblem(
+        lambda x, y, data: loss(data["valid"], y),
+        lambda x, y, data: loss(data["train"], y) + 0.5 * jnp.sum(jnp.exp(x) * y**2),
+        bx.WholeSpace(),
+        data,
+    )
+
+
+def ell_of(problem):
+    """x -> f(x, y*(x)) in numpy, by Newton's method in double precision, with y scaled by its ridge."""
+    A, V = (np.float64(problem.data[name]) for name in ("train", "valid"))
+
+    def value(x):
+        scale = (1 + np.exp(np.clip(np.float64(x), -30, 30))) ** -0.5
+        B, ridge, z = A * scale, np.exp(np.clip(np.float64(x), -30, 30)) * scale**2, np.zeros(len(x))
+        lower = lambda z: np.mean(np.logaddexp(0, -B @ z)) + 0.5 * ridge @ z**2  # noqa: E731
+        for _ in range(50):
+            slope = ridge * z - B.T @ (1 / (1 + np.exp(B @ z))) / len(B)
+            bend = (B.T * (0.25 / np.cosh(B @ z / 2) ** 2)) @ B / len(B) + np.diag(ridge)
+            step = np.linalg.solve(bend, slope)
+            while lower(z - step) > lower(z) and np.linalg.norm(step) > 1e-12:
+                step = step / 2
+            z = z - step
+        assert np.linalg.norm(slope) < 1e-9
+        return np.mean(np.logaddexp(0, -V @ (scale * z)))
+
+    return value
+
+
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((1, -12.0), (4, 0.0), (5, 6.0), (3, -6.0))]
+
+
+@pytest.mark.parametrize(("seed", "start"), [(0, -6.0), (2, -6.0), *SLOW])
+def test_single_precision_without_a_bound_on_x_goes_down_only(seed, start):
+    """Weights of e^30 beside e^-13: the lower level cannot be solved everywhere that a step may lead to."""
+    problem, visited = endless(seed), []
+    x0, y0 = np.full(12, start, np.float32), np.zeros(12, np.float32)
+    bx.solve(problem, bx.ProjectedIBCG(), x0, y0, steps=40, observers=lambda row, state: visited.append(state))
+    ell = ell_of(problem)
+    values = [ell(np.asarray(state.x)) for state in visited]
+    assert max(np.diff(values)) <= 1e-2 * values[0]
+    assert abs(values[-1] - float(visited[-1].lower.value)) <= 1e-2 * values[-1]
+    best = min(ell(np.clip(np.asarray(state.x), -15, 15)) for state in visited)
+    assert values[-1] <= min(best, values[0]) * 1.05
+
+
+def test_a_fall_that_is_not_there_is_not_believed(monkeypatch):
+    """The first answer far away claims that ell is below zero; solving again would not confirm it."""
+    problem, x, y = logistic(), jnp.zeros(5), jnp.zeros(5)
+    lower, _ = tracking.begin(problem, x, y)
+    calls = []
+
+    def lying(problem, at, before):
+        found, counts = tracking.follow(problem, at, before)
+        calls.append(float(jnp.linalg.norm(at - x)))
+        lie = replace(found, value=found.value - 5, correction=found.correction + 5)
+        return lie if len(calls) == 1 else found, counts
+
+    monkeypatch.setattr("bilevax.solvers.pieces.line_search.follow", lying)
+    monkeypatch.setattr("bilevax.linalg.host_loops.loop_while", _python_loop)
+    found = search(problem, x, lower, -50 * lower.F)
+    assert calls[0] == calls[1]
+    assert found.lower.value > 0
+
+
+def _python_loop(unfinished, body, carry, *, host=False):
+    while bool(unfinished(carry)):
+        carry = body(carry)
+    return carry

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 # Lowest first. A module may import its own layer (never in a circle, or Python itself would complain) and those below.
 LAYERS = [
     ["trees", "linalg", "files", "lazy", "randomness"],
-    ["sets", "schedules", "sampling", "problem"],
+    ["sets", "schedules", "sampling", "streaming", "problem"],
     ["hypergradient", "theory", "estimation", "verdict"],
     ["solvers"],
     ["drawing"],

@@ -13,6 +13,8 @@ import bilevax as bx
 from bilevax.runs.chunks import advance, cast_numbers
 
 ROWS, FEATURES = 1024, 6
+LONG = bx.SampledIBCG(passes=2000.0)
+"""These rows are so few that by default mini-batches are left at once."""
 
 
 def _loss(y, part):
@@ -67,8 +69,7 @@ def ell(problem):
 
 def test_it_ends_at_the_optimum_of_all_rows():
     problem = regression()
-    result = bx.solve(problem, None, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=1e-8)
-    assert isinstance(result.solver, bx.SampledIBCG)
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=260, tol=1e-8)
     assert result.status.name == "CONVERGED"
     value = ell(problem)
     best = scipy.optimize.minimize(value, np.zeros(FEATURES), bounds=[(-5, 3)] * FEATURES, options={"ftol": 1e-15})
@@ -79,7 +80,7 @@ def test_mini_batches_alone_get_most_of_the_way():
     problem = regression()
     states = []
     bx.solve(
-        problem, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=60, every=1,
+        problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=60, every=1,
         observers=lambda row, state: states.append(state),
     )  # fmt: skip
     sampled = [state for state in states if state.sampling]
@@ -100,7 +101,7 @@ def test_rows_far_larger_than_the_rest_do_no_harm(heavy, batch, logistic):
         largest.append(float(jnp.linalg.norm(state.y)))
 
     result = bx.solve(
-        problem, None, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=40, every=1, observers=watch, tol=1e-7
+        problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=60, every=1, observers=watch, tol=1e-7
     )
     assert result.status.name in ("CONVERGED", "MAX_STEPS")
     truth = bx.exact_hypergradient(replace(problem, sampler=None), result.x, result.y)
@@ -113,7 +114,7 @@ def test_an_upper_level_with_a_huge_constant_is_solved_as_well():
     """The first step is made for an f that can fall to zero; here it is a million times too long."""
     problem = regression()
     shifted = replace(problem, upper=_far_above_zero)
-    result = bx.solve(shifted, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100)
+    result = bx.solve(shifted, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100)
     value = ell(problem)
     plain = bx.solve(problem, bx.ProjectedIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100)
     assert value(np.asarray(result.x)) <= value(np.asarray(plain.x)) + 1e-6
@@ -126,7 +127,7 @@ def _far_above_zero(x, y, data):
 def test_a_sampled_gap_is_never_taken_for_convergence():
     """With a tolerance that every noisy gap passes, the run still goes on to all rows."""
     problem = regression()
-    result = bx.solve(problem, bx.SampledIBCG(), jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=50.0)
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=100, tol=50.0)
     assert result.status.name == "CONVERGED"
     assert not result.state.sampling
 
@@ -138,9 +139,43 @@ def test_another_method_for_all_rows_is_refused_by_name():
 
 def test_cutting_a_run_changes_no_bit():
     problem, key = regression(), jax.random.key(3)
-    problem, solver = cast_numbers(problem, bx.SampledIBCG(), jnp.float64)
+    problem, solver = cast_numbers(problem, LONG, jnp.float64)
     start, _ = solver.init(problem, jnp.zeros(FEATURES), jnp.zeros(FEATURES))
     steps = lambda state, count: advance(problem, solver, state, key, jnp.asarray(count, jnp.int32)).state  # noqa: E731
     whole, cut = steps(start, 25), steps(steps(steps(start, 3), 14), 8)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, cut)))
     assert not jnp.array_equal(steps(start, 3).x, advance(problem, solver, start, jax.random.key(4), 3).state.x)
+
+
+def test_a_step_that_overflows_is_undone():
+    """Without a bound on x, the first step, a million times too long, makes exp(x) infinite."""
+    problem = replace(regression(), upper=_far_above_zero, domain=bx.WholeSpace())
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=20)
+    assert result.status.name == "MAX_STEPS"
+    value = ell(problem)
+    assert value(np.asarray(result.x)) <= value(np.zeros(FEATURES)) + 1e-6
+
+
+def test_a_start_far_away_does_not_lead_x_astray():
+    """While y comes back from 1,000, f falls whatever x does."""
+    problem = regression(heavy=100.0, batch=2)
+    far = jnp.full(FEATURES, 1e3)
+    result = bx.solve(problem, LONG, jnp.zeros(FEATURES), far, steps=60)
+    value = ell(problem)
+    assert value(np.asarray(result.x)) <= value(np.zeros(FEATURES)) + 1e-9
+
+
+def test_few_rows_or_few_lower_variables_are_left_to_methods_on_all_rows():
+    """Decided by sizes: the arrays here take no memory."""
+
+    def chosen(rows, m):
+        part = {"A": np.broadcast_to(np.float32(0), (rows, 784)), "b": np.broadcast_to(np.float32(0), (rows,))}
+        data = {"train": part, "valid": part}
+        sampler = bx.PerPart({name: bx.Minibatch(64, rows) for name in data})
+        problem = bx.BilevelProblem(_upper, _lower, bx.Box(-5.0, 3.0), data, sampler)
+        return type(bx.auto(problem, np.zeros(m, np.float32), np.zeros(m, np.float32))).__name__
+
+    assert chosen(20_000, 7840) == "SampledIBCG"
+    assert chosen(2_000, 7840) == "ProjectedIBCG"
+    assert chosen(20_000, 100) == "ProjectedIBCG"
+    assert chosen(2_000_000, 100) == "SampledIBCG"

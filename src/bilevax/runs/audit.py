@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, PyTree, Scalar
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.sets import ConvexSet, gradient_mapping, vertex_gap
+from bilevax.streaming.blocks import in_memory
 from bilevax.theory import Constants
 from bilevax.verdict.bounded_gradient import PROVED, bounded_gradient
 from bilevax.verdict.precision import double, in_double
@@ -110,6 +112,7 @@ def audit(
     (4.0, 'proved')
     """
     kind = trees.dtype(y)
+    problem = replace(problem, data=in_memory(problem.data))
     true = bounded_gradient(problem, x, y, w, constants=constants, factorize=factorize, seed=_SEED)
     with double():
         domain, at = trees.cast(problem.domain, np.float64), in_double(x)

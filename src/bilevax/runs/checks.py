@@ -17,7 +17,10 @@ from bilevax.estimation import extreme_point
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.host_loops import Kernels
 from bilevax.problem import BilevelProblem, LowerStructure, check_derivatives, formulas
+from bilevax.runs.stage import endless, on_first_window
 from bilevax.sampling import check_rows
+from bilevax.streaming import blocks
+from bilevax.streaming.windows import on_windows
 from bilevax.verdict.evaluation import values
 
 NUMPY_INSIDE = (
@@ -53,8 +56,9 @@ def check_start(problem: BilevelProblem, x0: PyTree, y0: PyTree) -> tuple[PyTree
     at = trees.coordinates(x)
     _check_objective(problem, "upper", at, y)
     _check_objective(problem, "lower", at, y)
-    _check_values(problem, at, y)
-    _check_structure(problem, at, y)
+    few = on_first_window(problem) if formulas(problem.structure) or endless(problem) else problem
+    _check_values(few if endless(problem) else problem, at, y)
+    _check_structure(few, at, y)
     return x, y
 
 
@@ -141,7 +145,7 @@ def _no_64_bit(where: str) -> str:
 def _check_data(data: Any) -> None:
     if jax.config.read("jax_enable_x64"):
         return
-    for where, leaf in trees.named_leaves(data, "data"):
+    for where, leaf in trees.named_leaves(blocks.shapes(data), "data"):
         kind = getattr(leaf, "dtype", None)
         if kind == np.float64:
             raise TypeError(_no_64_bit(where))
@@ -157,26 +161,29 @@ def _check_sampler(problem: BilevelProblem) -> None:
     if len(inspect.signature(problem.sampler.draw).parameters) < 2:
         kind = type(problem.sampler).__name__
         raise TypeError(f"{kind}.draw takes a key only; define draw(self, key, k), where k is the number of the step.")
-    look = lambda key: problem.sample(key).data  # noqa: E731
+    data = blocks.shapes(problem.data, all_rows=True)
+    look = lambda key, data: replace(problem, data=data).sample(key).data  # noqa: E731
     try:
-        batch = jax.eval_shape(look, jax.random.key(0))
+        batch = jax.eval_shape(look, jax.random.key(0), data)
     except (KeyError, TypeError, IndexError) as error:
         kind = f"{type(error).__name__}: {_first_line(error)}"
         raise ValueError(
             f"{problem.sampler!r} cannot draw a batch from data: {kind}. Give it the parts of data."
         ) from error
-    check_rows(problem.sampler, problem.data)
-    if problem.sampler.batches > 1 and trees.describe(batch) == trees.describe(problem.data):
+    check_rows(problem.sampler, data)
+    if problem.sampler.batches > 1 and trees.describe(batch) == trees.describe(data):
         raise ValueError(
             f"{problem.sampler!r} found nothing to draw from: no array of data has as many rows as it counts on; "
-            f"data holds {trees.describe(problem.data)}. Give it the number of rows of the data."
+            f"data holds {trees.describe(data)}. Give it the number of rows of the data."
         )
+    if problem.streamed:
+        on_windows(problem.sampler, problem.data)
 
 
 def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -> None:
     function = getattr(problem, name)
     try:
-        traced = jax.make_jaxpr(function)(x, y, problem.data)
+        traced = jax.make_jaxpr(function)(x, y, blocks.shapes(problem.data))
     except NUMPY_INSIDE as error:
         raise TypeError(
             f"{name}(x, y, data) uses its arguments outside JAX, most likely through numpy or a Python `if`, "
@@ -186,7 +193,7 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
             f"{name}(x, y, data) failed on x of shapes {trees.describe(x)} and y of shapes {trees.describe(y)}: "
-            f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data."
+            f"{_first_line(error)}. Check the shapes and structure of x0, y0 and data.{_of_streams(problem)}"
         ) from error
     if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
         got = [tuple(a.shape) for a in traced.out_avals]
@@ -200,6 +207,12 @@ def _check_objective(problem: BilevelProblem, name: str, x: PyTree, y: PyTree) -
             f"pass them in data.",
             stacklevel=5,
         )
+
+
+def _of_streams(problem: BilevelProblem) -> str:
+    if not problem.streamed:
+        return ""
+    return " Of a bx.Stream, functions see some rows at a time; arrays with a row for each of its rows belong into it."
 
 
 def _check_values(problem: BilevelProblem, x: PyTree, y: PyTree) -> None:

@@ -46,6 +46,8 @@ def run(
     >>> jax.vmap(end)(jnp.array([0.01, 0.02])).shape
     (2, 3)
     """
+    if problem.streamed:
+        raise ValueError("run: data hold a bx.Stream, whose rows are read outside compiled code; use solve.")
     if problem.kernels is Kernels.HOST:
         raise ValueError(
             f"run: {problem.domain!r} or the lower structure steps on the host and cannot be traced; use solve."

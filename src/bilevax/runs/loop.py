@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,10 +24,12 @@ from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.plan import Plan
 from bilevax.runs.progress import Progress
 from bilevax.runs.result import Result
+from bilevax.runs.stage import Stage
 from bilevax.runs.stopping import Rule, Status, Stop, as_stop
 from bilevax.runs.trace import Row, Trace
 from bilevax.sets import gradient_mapping
-from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.solvers.protocol import COUNTS, Solver, samples
+from bilevax.streaming.blocks import mean
 from bilevax.verdict.assumptions import Assumptions, examine
 
 _CONVEX = "Add a ridge term such as 0.5 * mu * jnp.sum(y**2) to lower, or remove what lower does not determine"
@@ -56,11 +59,10 @@ class Run:
     ) -> None:
         self.plan, self.interrupt = plan, interrupt
         self.clock, self.trace = Clock(), Trace()
-        stepping = chunks.place(problem, solver)
-        self._init, self._advance, self._observe = stepping.init, stepping.advance, stepping.observe
-        self._solver_kernels = stepping.problem.solver_kernels
+        self._stage = Stage(problem, solver, plan)
+        self._solver_kernels = self._stage.problem.solver_kernels
         with one_blas_thread():  # estimates decompose small matrices
-            self.solver, seconds = self.clock.call(stepping.prepare, problem, solver, x, y, plan.key)
+            self.solver, seconds = self.clock.call(self._stage.prepare, solver, x, y, plan.key)
         self.clock.seconds += seconds
         self.counts = dict.fromkeys(COUNTS, 0)
         self.k = 0
@@ -74,7 +76,7 @@ class Run:
         self.certificate = Certificate(problem, self.solver, x)
         label = plan.progress if isinstance(plan.progress, str) else type(solver).__name__
         self.progress = Progress(plan.steps, label) if plan.progress else None
-        self.restart(stepping.problem, x, y)
+        self.restart(self._stage.problem, x, y)
 
     def use(self, problem: BilevelProblem) -> None:
         """Take the steps to come on this problem."""
@@ -84,7 +86,7 @@ class Run:
         """Begin at (x, y), on this problem."""
         self.use(problem)
         with one_blas_thread():
-            (self.state, counts), seconds = self.clock.call(self._init, self.problem, self.solver, x, y)
+            (self.state, counts), seconds = self.clock.call(self._stage.init, self.problem, self.solver, x, y, self.k)
         self.clock.seconds += seconds
         self.spoiled = not bool(trees.all_finite(trees.on_host((self.state.x, self.state.y))))
         if self.spoiled:
@@ -94,10 +96,13 @@ class Run:
 
     def finish(self) -> Result:
         """Go on to the end of the plan."""
-        with self.interrupt:
-            stop = self.go(self.plan.steps, self.plan.rules)
-        if not self.trace or self.trace.last["step"] < self.k:
-            self._row(self._look())
+        try:
+            with self.interrupt:
+                stop = self.go(self.plan.steps, self.plan.rules)
+            if not self.trace or self.trace.last["step"] < self.k:
+                self._row(self._look())
+        finally:
+            self._stage.close()
         if self.progress:
             self.progress.close(self.k, self.trace.last, stop.status.name)
         self.certificate.finish(self.trace, [self.begun, (self.state.x, self.state.y)])
@@ -138,9 +143,11 @@ class Run:
     def _look(self) -> Look:
         """What is known at the present point. Most methods know it only in their next step, which is taken now and
         used if the run goes on; others have `observe`."""
+        if self._stage.endless:
+            self.use(self._stage.at(self.problem, self.k))
         if hasattr(self.solver, "observe"):
             with self.clock.compilation():
-                seen, summary = self._observe(self.problem, self.solver, self.state)
+                seen, summary = self._stage.observe(self.problem, self.solver, self.state, self.k)
             if self._sampling():  # its direction is a mean over mini-batches, of which no residual tells the error
                 return Look(summary, None, None, None, 0.0)
             return Look(summary, seen.y, seen.w, None, 0.0)
@@ -161,9 +168,8 @@ class Run:
         return states[y].y, getattr(states[w], "w", None)
 
     def _call(self, count: int) -> tuple[chunks.Chunk, float]:
-        return self.clock.call(
-            self._advance, self.problem, self.solver, self.state, self.plan.key, np.asarray(count, np.int32)
-        )
+        steps = np.asarray(count, np.int32)
+        return self.clock.call(self._stage.advance, self.problem, self.solver, self.state, self.plan.key, self.k, steps)
 
     def _count(self, counts: Any) -> None:
         for name in COUNTS:
@@ -173,6 +179,11 @@ class Run:
         self.state = chunk.state
         self.k += count
         self._count(chunk.counts)
+        if self._stage.has_sampled(self.state):
+            self._stage.use_all_rows(self.problem, self.solver)
+            k = self.state.k
+            self.restart(self.problem, self.state.x, self.state.y)
+            self.state = eqx.tree_at(lambda s: s.k, self.state, k)
         if self.after_step is not None:
             self.after_step(self)
 
@@ -207,12 +218,14 @@ class Run:
 
     def _measured(self, metric: Any) -> dict[str, Any]:
         if isinstance(metric, Mapping):
-            return {name: f(self.state.x, self.state.y, self.problem.data) for name, f in metric.items()}
+            at = lambda f: functools.partial(f, self.state.x, self.state.y)  # noqa: E731
+            return {name: mean(self.problem.data, at(f)) for name, f in metric.items()}
         return dict(metric(self.problem, self.state))
 
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
         with self.clock.compilation():
-            diverges = growing(self.trace, self.problem, self.state, self.begun[1])
+            solves = not (samples(self.solver) or self._sampling())
+            diverges = growing(self.trace, self.problem, self.state, self.begun[1], solves)
         if diverges:
             return Stop(Status.STALLED, diverges)
         for rule in rules:
@@ -235,6 +248,9 @@ class Run:
     def _verified(self, claim: Stop) -> Stop | None:
         """Grant `CONVERGED` only if the true gap plus its error passes too, and nothing speaks against the audit."""
         if self.k < min(self.verify_after, self.plan.steps) or self._sampling():
+            return None
+        if self._stage.endless:
+            self.unverified = "; the data hold an iterable without length, so that no gap of all rows is known"
             return None
         with self.clock.compilation():
             true = self._audit()
@@ -289,10 +305,10 @@ class Run:
                 self.progress.show(self.k, self.trace.last)
             if self.k >= goal:
                 return None
-            stop = self._cut()
-            if stop is not None:
+            if (stop := self._cut()) is not None:
                 return stop
-            count = max(1, min(goal - self.k, int(_CHUNK_SECONDS * count / max(seconds, 1e-9))))
+            wanted = max(1, min(goal - self.k, int(_CHUNK_SECONDS * count / max(seconds, 1e-9))))
+            count = self._stage.most(self.k, wanted)
             chunk, seconds = self._call(count)
 
     def _next_row(self) -> int:

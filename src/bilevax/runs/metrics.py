@@ -25,7 +25,7 @@ class RowMeasures(NamedTuple):
 def measure_row(problem: BilevelProblem, state: Any, y: PyTree, w: PyTree) -> RowMeasures:
     """f(x_k, y_k), which can lie below the optimum while y lags, the lower gradient that tells by how much, and the
     residuals of the estimates; NaN where there are none."""
-    measure = _measured if problem.structure.kernels.on_host else _compiled_measured
+    measure = _measured if problem.level_kernels.on_host else _compiled_measured
     if y is None or w is None:
         y = w = None
     elif y is state.y:
@@ -36,16 +36,25 @@ def measure_row(problem: BilevelProblem, state: Any, y: PyTree, w: PyTree) -> Ro
 
 
 def _measured(problem: BilevelProblem, x: PyTree, tracked: PyTree, y: PyTree, w: PyTree) -> tuple[Any, ...]:
-    upper, lower_grad_norm = problem.upper_value(x, tracked), trees.norm(problem.lower_grad(x, tracked))
     if w is None:
-        return upper, lower_grad_norm, None
-    own_norm = lower_grad_norm if y is None else trees.norm(problem.lower_grad(x, y))
-    y = tracked if y is None else y
-    phi = trees.sub(problem.lower_hvp(x, y, w), problem.upper_grads(x, y)[1])
-    return upper, lower_grad_norm, (own_norm, trees.norm(phi), trees.norm(y), trees.norm(w))
+        return problem.upper_value(x, tracked), trees.norm(problem.lower_grad(x, tracked)), None
+    upper, (_, f_y) = problem.upper_value_and_grads(x, tracked)
+    f_y = f_y if y is None else problem.upper_grads(x, y)[1]
+    own = tracked if y is None else y
+    if problem.streamed:  # both in one pass
+        g_y, Hw = problem.over_rows(_compiled_grad_and_product, "lower", x, own, w)
+    else:
+        g_y, Hw = _grad_and_product(problem, x, own, w)
+    own_norm, phi = trees.norm(g_y), trees.sub(Hw, f_y)
+    lower_grad_norm = own_norm if y is None else trees.norm(problem.lower_grad(x, tracked))
+    return upper, lower_grad_norm, (own_norm, trees.norm(phi), trees.norm(own), trees.norm(w))
 
 
-_compiled_measured = brief_jit(_measured)
+def _grad_and_product(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[PyTree, PyTree]:
+    return problem.lower_grad(x, y), problem.lower_hvp(x, y, w)
+
+
+_compiled_measured, _compiled_grad_and_product = brief_jit(_measured), brief_jit(_grad_and_product)
 
 
 def basic_metrics(problem: BilevelProblem, state: Any) -> dict[str, float]:

@@ -22,6 +22,7 @@ from bilevax.runs.solve import start
 from bilevax.runs.stopping import Rule, Status
 from bilevax.sets import ConvexSet
 from bilevax.solvers.protocol import Solver
+from bilevax.streaming.blocks import mean
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,7 +154,8 @@ class _Runs:
 
     def score_at(self, x: PyTree, y: PyTree) -> float:
         """The score at this point; NaN if there is none."""
-        value = np.nan if self.score is None else self.score(x, y, self.problem.data)
+        score = self.score
+        value = np.nan if score is None else mean(self.problem.data, lambda data: score(x, y, data))
         if np.ndim(value) or not np.isreal(value):
             raise ValueError(f"path: score(x, y, data) must return one real number, got shape {np.shape(value)}.")
         return float(value)

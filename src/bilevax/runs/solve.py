@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import Array, PyTree
@@ -18,6 +19,7 @@ from bilevax.runs.result import Result
 from bilevax.runs.stopping import Rule
 from bilevax.solvers.auto import choose
 from bilevax.solvers.protocol import Solver
+from bilevax.streaming.blocks import in_memory
 
 
 def solve(
@@ -89,8 +91,9 @@ def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, 
     """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
     why = ""
     if solver is None:
-        solver, why = choose(problem, x)
+        solver, why = choose(problem, x, y)
     problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
+    problem = replace(problem, data=in_memory(problem.data))
     with CompileTime() as checking:
         oracle_checks.check_oracle(problem, x, solver)
     run = Run(problem, solver, x, y, plan, Interrupt())

@@ -36,8 +36,15 @@ Rule = Callable[[Trace], Stop | Status | bool | None]
 
 def _measure(trace: Trace) -> str:
     """On an unbounded set there is no gap, and the gradient mapping takes its place, or the gradient itself."""
-    names = ("gap", "gradient_mapping", "grad_norm")
-    return next((name for name in names if name in trace and not np.isnan(trace.first[name])), "grad_norm")
+    names = [name for name in ("gap", "gradient_mapping") if name in trace]
+    known = lambda name: not (np.isnan(trace.first[name]) and np.isnan(trace.last[name]))  # noqa: E731
+    return next((name for name in names if known(name)), "grad_norm")
+
+
+def _first(trace: Trace, name: str) -> float:
+    """The first value that is known: a method on mini-batches has none at its start."""
+    values = (trace.row(i)[name] for i in range(len(trace)))
+    return next((value for value in values if not np.isnan(value)), np.nan)
 
 
 def gap_below(tol: float) -> Rule:
@@ -59,7 +66,7 @@ def relative_gap(ratio: float) -> Rule:
 
     def rule(trace: Trace) -> Stop | None:
         name = _measure(trace)
-        limit = ratio * abs(trace.first[name])
+        limit = ratio * abs(_first(trace, name))
         return (
             Stop(Status.CONVERGED, f"{name} <= {ratio:g} of its first value", limit)
             if trace.last[name] <= limit

@@ -15,9 +15,11 @@ from bilevax.sets import WholeSpace
 from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG
 from bilevax.solvers.block_ibcg import BlockIBCG
 from bilevax.solvers.pairwise_ibcg import PairwiseIBCG
+from bilevax.solvers.pieces.tracking import MOST_KEPT
 from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Solver
 from bilevax.solvers.sampled_ibcg import SampledIBCG
+from bilevax.streaming.blocks import shapes
 
 SMALL_MATRIX = 60
 """Up to so many rows or columns a full decomposition costs less than a search for the leading vectors."""
@@ -25,6 +27,8 @@ FEW_COORDINATES = 500
 """Up to so many, a quadratic program on the host costs less than as many linear ones."""
 MANY_BATCHES = 16
 """From so many in a pass on, mini-batches are used at first."""
+CHEAP = 3e8
+"""Up to so many numbers read by the first solve of the lower level, a fraction of a second, all rows are used."""
 MANY = 1_000_000
 """From so many variables on, vertices are not stored."""
 
@@ -36,11 +40,11 @@ class Choice(NamedTuple):
     why: str
 
 
-def auto(problem: BilevelProblem, x0: PyTree = None) -> Solver:
+def auto(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None) -> Solver:
     """The method that suits this problem best; `solve` takes it when none is named.
 
-    With a sampler of many batches and a cheap projection it begins with mini-batches (`SampledIBCG`). Otherwise it uses
-    all rows at every step.
+    With a sampler of many batches, many rows and a cheap projection it begins with mini-batches (`SampledIBCG`).
+    Otherwise it uses all rows at every step.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> problem = bx.BilevelProblem(
@@ -49,10 +53,10 @@ def auto(problem: BilevelProblem, x0: PyTree = None) -> Solver:
     >>> type(bx.auto(problem, jnp.zeros(3))).__name__
     'ProjectedIBCG'
     """
-    return choose(problem, x0).solver
+    return choose(problem, x0, y0).solver
 
 
-def choose(problem: BilevelProblem, x0: PyTree = None) -> Choice:
+def choose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None) -> Choice:
     """The method of `auto` with the reason in words."""
     like = problem.x_like if x0 is None else x0
     if like is None:
@@ -66,7 +70,9 @@ def choose(problem: BilevelProblem, x0: PyTree = None) -> Choice:
         return Choice(ProjectedIBCG(), "the set can minimise a quadratic model")
     if projects and not domain.kernels.on_host:
         if _has_many_batches(problem):
-            return Choice(SampledIBCG(), "the problem has a sampler, and the set a cheap projection")
+            if _first_solve(problem, problem.y_like if y0 is None else y0) > CHEAP:
+                return Choice(SampledIBCG(), "the problem has a sampler and many rows, and the set a cheap projection")
+            return Choice(ProjectedIBCG(), "the set has a cheap projection, and all rows cost little")
         return Choice(ProjectedIBCG(), "the set has a cheap projection")
     if not bounded:
         return Choice(ProjectedIBCG(), "the set is unbounded")
@@ -80,6 +86,14 @@ def _has_many_batches(problem: BilevelProblem) -> bool:
     vectors = problem.domain.tells_faces or isinstance(problem.domain, WholeSpace)
     sampler, given = problem.sampler, problem.structure
     return bool(sampler is not None and sampler.batches >= MANY_BATCHES and vectors and given.solve_lower is None)
+
+
+def _first_solve(problem: BilevelProblem, y: PyTree) -> float:
+    """How many numbers are read until the lower level is solved on all rows for the first time, roughly."""
+    rows = trees.size(shapes(problem.data, all_rows=True))
+    if y is not None and trees.size(y) <= MOST_KEPT:
+        return rows * (3 + trees.size(y) / 16)  # the Hessian by products with many vectors at once
+    return 30.0 * rows
 
 
 def _has_projection(problem: BilevelProblem, x: PyTree) -> bool:

@@ -54,6 +54,7 @@ class ITDBiO(eqx.Module):
     all_rows: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: int = eqx.field(static=True, default=50, kw_only=True)
+    differentiates_steps: ClassVar[bool] = True
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
     constants: Constants = eqx.field(default=None, kw_only=True)
 

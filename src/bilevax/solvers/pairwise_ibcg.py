@@ -89,7 +89,7 @@ class PairwiseIBCG(eqx.Module):
     def step(self, problem: BilevelProblem, state: PairwiseIBCGState, key: Array) -> tuple[PairwiseIBCGState, Info]:
         """A new vertex, the best weights by the model, and a line search towards them."""
         s, memory = problem.domain.lmo(state.lower.F, state.memory)
-        move = _move if problem.structure.host else _compiled_move
+        move = _move if problem.level_kernels.on_host else _compiled_move
         following, counts = move(self, without_set(problem), replace(state, memory=memory), s)
         return following, Info(state.x, state.lower.F, replace(counts, lmos=1), s, memory.error)
 

@@ -97,7 +97,9 @@ class Solver(Protocol):
     adjoint has no such variable, and one whose direction is an average over steps also has `averages = True`. A method
     whose step looks at another point, or whose state holds the direction, has `observe(problem, state) -> Observation`
     instead. A method whose steps are few and rich says so by `few_steps = True`, and one that ends on all rows,
-    whatever the sampler, by `all_rows = True`.
+    whatever the sampler, by `all_rows = True`. For windows of a stream, `batches_per_step` is how many batches a step
+    of such a method takes before it ends there, `all_batches = True` says that a step needs every batch of a pass, and
+    `differentiates_steps = True` that oracles are differentiated.
     """
 
     @property

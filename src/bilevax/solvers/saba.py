@@ -93,6 +93,7 @@ class SABA(eqx.Module):
     loops: ClassVar[int] = 1
     estimates: ClassVar[tuple[str, str]] = ("before", "before")
     averages: ClassVar[bool] = True
+    all_batches: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     x_step: str = eqx.field(static=True, default="project", kw_only=True)
@@ -134,7 +135,6 @@ class SABA(eqx.Module):
         mean = trees.axpy(1 / n, change, state.mean)
         y_next, w_next = trees.axpy(-rho, d.y, y), trees.axpy(-rho, d.w, w)
         x_next, s, memory, calls = move_x(problem, x, d.x, xi, state.memory, self.x_step)
-
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
         following = SABAState(x_next, y_next, w_next, table, (i, D), mean, k + 1, memory)
         return following, Info(x, d.x, counts, s, memory.error)

@@ -9,33 +9,29 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step
+from bilevax.solvers.pieces.batch_rounds import Rounds, first_round, lower_start
+from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step, start_point, steps_in_a_pass
+from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
 from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
 from bilevax.theory import Constants
 
-_SHARE = 0.02  # the first step of x, over the one at which a linear f would fall to zero
-_PATIENCE, _MOST = 6, 200
-"""Steps in a row that gain nothing, and steps in all, after which all rows are used."""
+_MOST = 200
+"""The most steps on mini-batches, unless they are fewer than eight passes over the rows."""
 
 
 class SampledIBCGState(eqx.Module):
-    """The point, the step sizes, f where it has fallen last, the first x with its f; and the state on all rows."""
+    """The point, the rounds of steps on mini-batches, the first x, the direction; and the state on all rows."""
 
     point: Point
     k: Int[Array, ""]
-    sampling: Bool[Array, ""]
-    """Whether mini-batches are used."""
-    xi: Scalar
-    pace: Scalar
-    f: tuple[Scalar, Scalar]  # with its standard error
-    start: tuple[PyTree, Scalar]
-    calm: Int[Array, ""]
-    """Steps in a row that gained nothing."""
+    sampling: Bool[Array, ""]  # whether mini-batches are used
+    rounds: Rounds
+    first: PyTree
     direction: PyTree
     later: ProjectedIBCGState
 
@@ -48,13 +44,15 @@ class SampledIBCG(eqx.Module):
     """Single-loop steps on mini-batches, then `ProjectedIBCG` on all rows.
 
     One step consists of 64 mini-batches, on each of which x, y and w move once: y and w by the inverse curvature of
-    batches, x by xi. In the first step x stays, while y and w catch up; then xi is a fiftieth of f / |F|^2. It grows
-    while f falls by more than its noise, and shrinks where f does not; a step after which f is higher is undone. After
-    six steps in a row that gain nothing, `method` goes on with all rows. Directions of y and w that are much larger
-    than usual are cut, so that rows far larger than the rest do no harm.
+    batches, x by xi. At first x stays, until y and w have caught up; then xi is a fiftieth of f / |F|^2. Steps make
+    rounds, at first of one step. If the mean of f over a round falls by more than its noise, xi grows. If f rises, the
+    round is undone and xi shrinks. If noise hides the change, xi shrinks and the next round is twice as long. When a
+    round costs more than `passes` passes over the rows, `method` goes on with all rows. Directions of y and w that are
+    much larger than usual are cut, so that rows far larger than the rest do no harm.
 
-    The gap of a step on mini-batches is an estimate, too large on average, and never taken for convergence. Without a
-    sampler, or with kernels on the host, this is `method`. `constants` serve the certificate only.
+    Samplers of bilevax give every batch once before one comes again, whatever their `replacement` says. The gap of a
+    step on mini-batches is an estimate, too large on average, and never taken for convergence. Without a sampler, or
+    with kernels on the host, this is `method`. `constants` serve the certificate only.
 
     >>> import bilevax as bx
     >>> solver = bx.SampledIBCG()
@@ -64,10 +62,13 @@ class SampledIBCG(eqx.Module):
     loops: ClassVar[int] = 2
     all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
+    batches_per_step: ClassVar[int] = BATCHES
     method: ProjectedIBCG = ProjectedIBCG()
+    passes: float = eqx.field(static=True, default=2.0, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
+        check_steps(self, passes=self.passes)
         if not isinstance(self.method, ProjectedIBCG):
             raise TypeError(f"SampledIBCG: method must be a bx.ProjectedIBCG, got {self.method!r}.")
 
@@ -77,14 +78,12 @@ class SampledIBCG(eqx.Module):
 
     def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SampledIBCGState, Counts]:
         """The start as it is, with the adjoint at zero."""
-        zero, none = jnp.zeros((), trees.dtype(x)), jnp.zeros((), jnp.int32)
-        far, point = zero + jnp.inf, Point(x, y, trees.zeros_like(y), (zero, zero), zero)
+        point = start_point(x, y)
         begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y)
         sampling = problem.sampler is not None and not problem.host
         later, counts = (trees.zeros_like(jax.eval_shape(begin)[0]), no_counts()) if sampling else begin()
-        state = SampledIBCGState(
-            point, none, jnp.asarray(sampling), zero, zero + 1, (far, zero), (x, far), none, trees.zeros_like(x), later
-        )
+        unknown, none = trees.scale(jnp.nan, trees.zeros_like(x)), jnp.zeros((), jnp.int32)
+        state = SampledIBCGState(point, none, jnp.asarray(sampling), first_round(point), x, unknown, later)
         return state if sampling else _at(state, later), counts
 
     def observe(self, problem: BilevelProblem, state: SampledIBCGState) -> Observation:
@@ -94,6 +93,7 @@ class SampledIBCG(eqx.Module):
     def step(self, problem: BilevelProblem, state: SampledIBCGState, key: Array) -> tuple[SampledIBCGState, Info]:
         """64 mini-batches, or one step on all rows."""
         sampled, everything = problem.sampler is not None and not problem.host, replace(problem, sampler=None)
+        passes = replace(problem, sampler=None if problem.sampler is None else problem.sampler.in_passes())
 
         def on_all_rows() -> tuple[SampledIBCGState, Info]:
             later, info = self.method.step(everything, state.later, key)
@@ -101,16 +101,19 @@ class SampledIBCG(eqx.Module):
             return _at(replace(state, k=state.k + 1), later), replace(info, counts=counts)
 
         def on_batches() -> tuple[SampledIBCGState, Info]:
-            following = _after_batches(problem, state, key)
-            done = (following.calm >= _PATIENCE) | (state.k >= _MOST) | ~(following.xi > 0)
+            following = _after_batches(passes, state, key)
+            rounds, steps = following.rounds, steps_in_a_pass(problem)
+            ends = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
+            done = ends | ~(rounds.settling | (rounds.xi > 0))
             following, spent = jax.lax.cond(done, lambda: change(following), lambda: (following, no_counts()))
             counts = Counts(*(jnp.full((), BATCHES * calls, jnp.int32) for calls in (2, 1, 1, 1, 0, 1)))
-            return following, Info(state.x, following.direction, add_counts(counts, spent))
+            F = following.direction  # not finite if the first step overflowed and was undone
+            F = trees.choose(trees.all_finite(F), F, trees.zeros_like(F))
+            return following, Info(state.x, F, add_counts(counts, spent))
 
         def change(state: SampledIBCGState) -> tuple[SampledIBCGState, Counts]:
-            (f, f_error), (first, f_first) = state.f, state.start
-            x = trees.choose(f <= f_first + 2 * f_error, state.x, first)  # else mini-batches led nowhere
-            later, counts = self.method.init(everything, x, state.y, state.w)
+            begin = lambda x: self.method.init(everything, x, state.y, state.w)  # noqa: E731
+            later, counts = lower_start(begin, state.x, state.first, state.y, state.later)
             return _at(replace(state, sampling=jnp.asarray(False)), later), counts
 
         return jax.lax.cond(state.sampling, on_batches, on_all_rows) if sampled else on_all_rows()
@@ -118,20 +121,17 @@ class SampledIBCG(eqx.Module):
 
 def _after_batches(problem: BilevelProblem, state: SampledIBCGState, key: Array) -> SampledIBCGState:
     """Where the mini-batches led, and the step sizes for the next ones."""
-    moved = batch_steps(problem, state.point, state.xi, state.pace, state.k, key)
-    (f, f_error), k, finite = state.f, state.k, jnp.isfinite(moved.f)
-    noise = 2 * (moved.f_error + f_error)
-    settling = k <= 1  # while y and w catch up, f tells nothing of x
-    falls, rises = settling | (moved.f < f - noise), ~settling & ((moved.f > f + noise) | ~finite)
-    calm = jnp.where(falls, 0, state.calm + 1)
-    again = ~falls & (calm % 2 == 0)
-    xi = state.xi * jnp.where(rises, 0.25, jnp.where(settling, 1, jnp.where(falls, 1.2, jnp.where(again, 0.5, 1))))
-    xi = jax.lax.cond(k == 0, lambda: _SHARE * first_step(problem, moved.point), lambda: xi)
-    pace = jnp.where(again | rises, state.pace / 1.4, state.pace)
-    point = trees.choose(rises | ~finite, state.point, moved.point)
-    f_now = trees.choose(falls & finite, (moved.f, moved.f_error), state.f)
-    start, d = (state.start[0], jnp.where(k == 0, moved.f, state.start[1])), moved.direction
-    return SampledIBCGState(point, k + 1, state.sampling, xi, pace, f_now, start, calm, d, state.later)
+    k, before = state.k, state.rounds
+    moved = batch_steps(problem, state.point, before.xi, before.pace, k, key)
+
+    def settle() -> tuple[Rounds, Point]:
+        rounds, point = before.settle(moved, k)
+        xi = jax.lax.cond(rounds.settling, lambda: before.xi, lambda: first_step(problem, point))
+        return replace(rounds, xi=xi), point
+
+    rounds, point = jax.lax.cond(before.settling, settle, lambda: before.after(moved))
+    direction = trees.choose(trees.all_finite(moved.direction), moved.direction, state.direction)
+    return replace(state, point=point, k=k + 1, rounds=rounds, direction=direction)
 
 
 def _at(state: SampledIBCGState, later: ProjectedIBCGState) -> SampledIBCGState:

@@ -55,6 +55,7 @@ class SRBA(eqx.Module):
     loops: ClassVar[int] = 1
     estimates: ClassVar[tuple[str, str]] = ("before", "before")
     averages: ClassVar[bool] = True
+    all_batches: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     rho: Schedule = eqx.field(converter=as_schedule, default=None)
     q: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)

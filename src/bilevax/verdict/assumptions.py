@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
-from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.linalg.host_loops import Kernels
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, compiled_on_arrays
 from bilevax.sets import ConvexSet, vertex_gap
 from bilevax.verdict.evaluation import hessian, residuals, values
 from bilevax.verdict.precision import double, in_double, plain
@@ -25,6 +24,8 @@ _BETWEEN = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of the way from y0 to y*, where curvature is probed."""
 _WHOLE = 50
 """Lower variables up to which the whole Hessian is decomposed at a probe."""
+_WHOLE_ON_STREAMS = 200
+"""The same on streams, where the whole Hessian takes one pass over the rows and every product another."""
 _AROUND = (0.1, 0.5, 1.0, 3.0, 10.0)
 """Distances from y* in units of its own size, where it is probed too."""
 
@@ -67,15 +68,16 @@ def _chord(domain: ConvexSet, x: PyTree, rng: np.random.Generator) -> PyTree:
     return jax.tree.map(lambda v, a: np.where(np.isfinite(v), v, -a), chord, aim)
 
 
-@brief_jit
+@compiled_on_arrays
 def _curvature(problem: BilevelProblem, x: PyTree, y: PyTree, b: PyTree) -> tuple[Scalar, Scalar]:
-    seen = conjugate_gradient(problem.linearize_lower(x, y).hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS)
+    hvp, host = problem.linearize_lower(x, y).hvp, problem.streamed
+    seen = conjugate_gradient(hvp, b, trees.zeros_like(b), max_steps=_PRODUCTS, host=host)
     return seen.lowest, seen.highest
 
 
 def _extremes(work: BilevelProblem, x: PyTree, y: PyTree, rng: np.random.Generator) -> tuple[float, float]:
     """A low and a high curvature of lower in y: the ends of the spectrum where it is small."""
-    if trees.size(y) <= _WHOLE:
+    if trees.size(y) <= (_WHOLE_ON_STREAMS if work.streamed else _WHOLE):
         H = hessian(work, x, y)
         ends = np.linalg.eigvalsh(0.5 * (H + H.T))[[0, -1]] if np.all(np.isfinite(H)) else (np.nan, np.nan)
     else:

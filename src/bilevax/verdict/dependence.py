@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem, Objective
+from bilevax.streaming import blocks
 
 _KINKS = {
     "abs",
@@ -33,7 +34,7 @@ def quadratic_in_y(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     True is proof: no path in the program leads from y to the products. False may be caution: a power with a
     floating-point exponent of two is not recognised.
     """
-    return _quadratic(problem.upper, problem.lower, trees.shapes((x, y, problem.data)))
+    return _quadratic(problem.upper, problem.lower, trees.shapes((x, y, blocks.shapes(problem.data))))
 
 
 @functools.lru_cache(maxsize=512)
@@ -63,7 +64,7 @@ class LowerCurvature(NamedTuple):
 
 def lower_curvature(problem: BilevelProblem, x: PyTree, y: PyTree) -> LowerCurvature:
     """Whether one Hessian serves all y, or all x and y."""
-    return _lower_curvature(problem.lower, trees.shapes((trees.coordinates(x), y, problem.data)))
+    return _lower_curvature(problem.lower, trees.shapes((trees.coordinates(x), y, blocks.shapes(problem.data))))
 
 
 @functools.lru_cache(maxsize=512)

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.linalg.unit_vectors import at_unit_vectors
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, compiled_on_arrays
 
 
 class Residuals(NamedTuple):
@@ -53,14 +53,25 @@ def _residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Resi
     return Residuals(*map(_flat, parts))  # type: ignore[arg-type]
 
 
+@brief_jit
+def _lower_residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> tuple[Array, ...]:
+    lower, g_y = problem.lower_value_and_grad(x, y)
+    products = problem.linearize_lower(x, y)
+    return tuple(map(_flat, (lower, g_y, products.hvp(w), products.cross(w))))
+
+
 def residuals(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree) -> Residuals:
     """Values, gradients and products at one point."""
+    if problem.streamed:
+        upper, (f_x, f_y) = problem.upper_value_and_grads(x, y)
+        lower, g_y, Hw, Jw = problem.over_rows(_lower_residuals, "lower", x, y, w)
+        return Residuals(*map(np.asarray, (_flat(upper), lower, _flat(f_x), _flat(f_y), g_y, Hw, Jw)))
     return Residuals(*map(np.asarray, _residuals(problem, x, y, w)))
 
 
-@brief_jit
+@compiled_on_arrays
 def _values(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[Array, Array, Array]:
-    lower, g_y = jax.value_and_grad(problem.lower, argnums=1)(x, y, problem.data)
+    lower, g_y = problem.lower_value_and_grad(x, y)
     return problem.upper_value(x, y), lower, _flat(g_y)
 
 
@@ -71,7 +82,9 @@ def values(problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[float, float,
 
 
 def lower_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
-    """The whole Hessian of g in y, row by row; for compiled code."""
+    """The whole Hessian of g in y, row by row; for compiled code, and for streams."""
+    if problem.streamed:
+        return problem.over_rows(_hessian, "lower", x, y)
     hvp = problem.linearize_lower(x, y).hvp
     flat, back = ravel_pytree(y)
     row = lambda unit: _flat(hvp(back(unit)))  # noqa: E731
@@ -83,28 +96,69 @@ _hessian = brief_jit(lower_hessian)
 
 def hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> np.ndarray:
     """The same on the host."""
-    return np.asarray(_hessian(problem, x, y))
+    return np.asarray((lower_hessian if problem.streamed else _hessian)(problem, x, y))
+
+
+def _along(function: Any, y: PyTree, along: Array) -> Any:
+    """The derivative of a function of y along each direction, and the direction itself as a tree."""
+    _, back = ravel_pytree(y)
+    return lambda d: (jax.jvp(function, (y,), (back(d),))[1], back(d))
 
 
 @brief_jit
 def _slopes(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: Array) -> tuple[Array, ...]:
-    _, back = ravel_pytree(y)
-
     def parts(y: PyTree) -> tuple[PyTree, PyTree]:
         f_x, f_y = problem.upper_grads(x, y)
         lower = problem.linearize_lower(x, y)
         return trees.sub(f_x, lower.cross(w)), trees.sub(f_y, lower.hvp(w))
 
     def one(direction: Array) -> tuple[Array, ...]:
-        d = back(direction)
-        d_psi, d_phi = jax.jvp(parts, (y,), (d,))[1]
+        (d_psi, d_phi), d = _along(parts, y, along)(direction)
         return tuple(trees.inner(v, v) for v in (d_psi, d_phi, problem.lower_cross(x, y, d)))
 
     return jax.lax.map(one, along)
 
 
+@brief_jit
+def _upper_slopes(problem: BilevelProblem, x: PyTree, y: PyTree, along: Array) -> tuple[Array, Array]:
+    """The derivatives of f_x and f_y in y, one direction in each row."""
+    turn = _along(lambda y: problem.upper_grads(x, y), y, along)
+    f_x, f_y = jax.lax.map(lambda d: turn(d)[0], along)
+    return _rows(f_x), _rows(f_y)
+
+
+@brief_jit
+def _lower_slopes(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: Array) -> tuple[Array, ...]:
+    """Those of J w and H w, and J times the directions."""
+
+    def products(y: PyTree) -> tuple[PyTree, PyTree]:
+        lower = problem.linearize_lower(x, y)
+        return lower.cross(w), lower.hvp(w)
+
+    turn = _along(products, y, along)
+
+    def one(direction: Array) -> tuple[PyTree, PyTree, PyTree]:
+        (Jw, Hw), d = turn(direction)
+        return Jw, Hw, problem.lower_cross(x, y, d)
+
+    return tuple(map(_rows, jax.lax.map(one, along)))
+
+
+def _rows(tree: PyTree) -> Array:
+    return jax.vmap(_flat)(tree)
+
+
+def _squares(*parts: Any) -> list[np.ndarray]:
+    """Squared norms of rows: those of means over blocks are taken after the mean."""
+    return [np.sum(np.square(np.asarray(part)), axis=1) for part in parts]
+
+
 def slopes(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: np.ndarray) -> list[np.ndarray]:
     """The derivatives of psi and phi in y along some directions, and J times these directions: squared norms."""
+    if problem.streamed:
+        f_x, f_y = problem.over_rows(_upper_slopes, "upper", x, y, along)
+        Jw, Hw, Jd = problem.over_rows(_lower_slopes, "lower", x, y, w, along)
+        return _squares(f_x - Jw, f_y - Hw, Jd)
     return [np.asarray(v) for v in _slopes(problem, x, y, w, along)]
 
 
@@ -124,4 +178,6 @@ def _bends(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree, along: Arra
 
 def bends(problem: BilevelProblem, x: PyTree, y: PyTree, w: Any, along: np.ndarray) -> list[np.ndarray]:
     """How fast J w and H w change with y, along some directions: squared norms."""
+    if problem.streamed:
+        return _squares(*problem.over_rows(_lower_slopes, "lower", x, y, w, along)[:2])
     return [np.asarray(v) for v in _bends(problem, x, y, w, along)]

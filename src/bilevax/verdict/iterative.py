@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from bilevax import trees
 from bilevax.hypergradient import lower_solution, product_limit
-from bilevax.linalg.brief import brief_jit
+from bilevax.linalg import host_loops
 from bilevax.linalg.conjugate_gradient import (
     Coefficients,
     LinearSolution,
@@ -21,7 +21,7 @@ from bilevax.linalg.conjugate_gradient import (
     ritz_values,
     solve_linear,
 )
-from bilevax.problem import BilevelProblem
+from bilevax.problem import BilevelProblem, compiled_on_arrays
 from bilevax.verdict.scaled import scaled
 from bilevax.verdict.solution import Solution
 
@@ -32,43 +32,49 @@ _PROBE_TOL = 3e-7
 _RISK = 1e-3
 """The probability with which a random right-hand side may hide the smallest eigenvalue."""
 
-_solve_lower = brief_jit(lower_solution)
+_solve_lower = compiled_on_arrays(lower_solution)
 
 
-@brief_jit
+@compiled_on_arrays
 def _adjoint(problem: BilevelProblem, x: PyTree, z: PyTree, w: PyTree, limit: Array) -> LinearSolution:
     f_y = problem.upper_grads(x, z)[1]
-    return solve_linear(problem.linearize_lower(x, z).hvp, f_y, w, max_steps=limit)
+    return solve_linear(problem.linearize_lower(x, z).hvp, f_y, w, max_steps=limit, host=problem.streamed)
 
 
-@brief_jit
+@compiled_on_arrays
 def _newton_step(
     problem: BilevelProblem, x: PyTree, z: PyTree, step: PyTree, direction: PyTree, limit: Array
 ) -> tuple[PyTree, LinearSolution]:
     """z less the step of Newton's method, which minimises a quadratic function; `step` and `direction` begin it."""
     hvp = problem.linearize_lower(x, z).hvp
-    solution = solve_linear(hvp, problem.lower_grad(x, z), step, direction=direction, max_steps=limit)
+    solution = solve_linear(
+        hvp, problem.lower_grad(x, z), step, direction=direction, max_steps=limit, host=problem.streamed
+    )
     return trees.sub(z, solution.w), solution
 
 
-@brief_jit
+@compiled_on_arrays
 def _diagonal(problem: BilevelProblem, x: PyTree, z: PyTree, signs: Array) -> PyTree:
     """Hutchinson's estimate: the mean of v * H v over random signs."""
     hvp = problem.linearize_lower(x, z).hvp
     _, back = ravel_pytree(z)
 
-    def add(i: Array, total: PyTree) -> PyTree:
+    def add(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        i, total = carry
         v = back(signs[i])
-        return trees.add(total, jax.tree.map(jnp.multiply, v, hvp(v)))
+        return i + 1, trees.add(total, jax.tree.map(jnp.multiply, v, hvp(v)))
 
-    return trees.scale(1 / len(signs), jax.lax.fori_loop(0, len(signs), add, trees.zeros_like(z)))
+    start = (jnp.zeros((), jnp.int32), trees.zeros_like(z))
+    _, total = host_loops.repeat(len(signs), add, start, host=problem.streamed)
+    return trees.scale(1 / len(signs), total)
 
 
-@brief_jit
+@compiled_on_arrays
 def _probe(problem: BilevelProblem, x: PyTree, z: PyTree, b: PyTree) -> tuple[LinearSolution, Coefficients]:
     limit = product_limit(z)
     hvp = problem.linearize_lower(x, z).hvp
-    return remembered(hvp, b, trees.zeros_like(z), tol=_PROBE_TOL, max_steps=limit, remember=limit)
+    none, host = trees.zeros_like(z), problem.streamed
+    return remembered(hvp, b, none, tol=_PROBE_TOL, max_steps=limit, remember=limit, host=host)
 
 
 class LowestCurvature(NamedTuple):

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem, Objective
 from bilevax.sets import WholeSpace
+from bilevax.streaming import blocks
 
 _SHAKE = 2.0**-36
 """Relative size of the perturbation with which rounding is measured: far above it, far below everything else."""
@@ -37,12 +38,12 @@ def in_double(tree: PyTree) -> PyTree:
 
 def plain(problem: BilevelProblem) -> BilevelProblem:
     """The two functions and the full data in float64, with derivatives from autodiff alone."""
-    return BilevelProblem(problem.upper, problem.lower, WholeSpace(), data=trees.cast(problem.data, jnp.float64))
+    return BilevelProblem(problem.upper, problem.lower, WholeSpace(), data=blocks.cast(problem.data, jnp.float64))
 
 
 def works_in_less(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
     """Whether `upper` or `lower` computes in less than float64 although all its arguments are float64."""
-    return _works_in_less(problem.upper, problem.lower, trees.shapes((x, y, problem.data)))
+    return _works_in_less(problem.upper, problem.lower, trees.shapes((x, y, blocks.shapes(problem.data))))
 
 
 @functools.lru_cache(maxsize=512)
@@ -67,16 +68,22 @@ def _visit(jaxpr: Any, see: Callable[[Any], None]) -> None:
 
 
 def shaken(tree: PyTree, seed: int) -> PyTree:
-    """Every floating-point entry moved by a relative 2^-36 up or down, at random."""
+    """Every floating-point entry moved by a relative 2^-36 up or down, at random; that of a stream when it is read."""
     rng = np.random.default_rng(seed)
 
     def one(leaf: Any) -> Any:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            return leaf
-        signs = rng.integers(0, 2, np.shape(leaf), dtype=np.int8)
-        return np.asarray(leaf) * (1 + _SHAKE * (2.0 * signs - 1))
+        if blocks.is_stream(leaf):
+            return leaf.after(lambda start, column, rows: _moved(rows, np.random.default_rng((seed, start, column))))
+        return _moved(leaf, rng)
 
     return jax.tree.map(one, tree)
+
+
+def _moved(leaf: Any, rng: np.random.Generator) -> Any:
+    if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        return leaf
+    signs = rng.integers(0, 2, np.shape(leaf), dtype=np.int8)
+    return np.asarray(leaf) * (1 + _SHAKE * (2.0 * signs - 1))
 
 
 def rounding(changes: Any, less: bool) -> Any:

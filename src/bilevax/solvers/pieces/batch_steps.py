@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +19,15 @@ BATCHES = 64
 """Mini-batches in one call of `batch_steps`."""
 _PROBES, _PRODUCTS = 4, 6
 """Mini-batches whose curvature is measured before, and Hessian products for each."""
+_FORGET = 0.9
+"""The curvature of batches falls by at most this factor from one call to the next."""
+_SHARE = 0.02
+"""The first step of x, over the one at which a linear f would fall to zero."""
 _LONGEST = 2.0
 """A direction is cut to so many times the usual size."""
+
+_OVERHEAD = 20_000
+"""A step on a mini-batch takes as long as reading so many numbers, however small the batch is."""
 
 
 class Point(NamedTuple):
@@ -30,6 +38,12 @@ class Point(NamedTuple):
     w: PyTree
     sizes: tuple[Scalar, Scalar]
     curvature: Scalar
+
+
+def start_point(x: PyTree, y: PyTree) -> Point:
+    """The start, with the adjoint at zero and nothing known of the batches."""
+    zero = jnp.zeros((), trees.dtype(x))
+    return Point(x, y, trees.zeros_like(y), (zero, zero), zero)
 
 
 class Moved(NamedTuple):
@@ -49,9 +63,7 @@ def batch_steps(
     The batches are those of the steps `k BATCHES`, `k BATCHES + 1`, ... of the run.
     """
     keys = lambda i: at_step(key, k * BATCHES + i)  # noqa: E731
-    highest = lambda i: lower_spectrum(problem.sample(keys(i)), point.x, point.y, keys(i), _PRODUCTS).high  # noqa: E731
-    # Where losses are flat, so is the curvature of batches; it comes back when y does, and steps must not be too long.
-    curvature = jnp.maximum(jnp.max(jax.lax.map(highest, jnp.arange(_PROBES, dtype=jnp.int32))), 0.5 * point.curvature)
+    curvature = _curvature(problem, point, k, keys)
     rho = pace / jnp.where(curvature > 0, curvature, 1)
 
     def step(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -70,6 +82,27 @@ def batch_steps(
     return Moved(end, direction, f, jnp.sqrt(jnp.maximum(squares / BATCHES - f * f, 0) / BATCHES))
 
 
+def _curvature(problem: BilevelProblem, point: Point, k: Int[Array, ""], keys: Callable[[Array], Array]) -> Scalar:
+    """The largest curvature of some batches; in the first step also that of every batch along its gradient.
+
+    One batch in ten with a row far larger than the rest would be missed by a few probes, and y would diverge on it.
+    """
+    x, y = point.x, point.y
+    whole = lambda i: lower_spectrum(problem.sample(keys(i)), x, y, keys(i), _PRODUCTS).high  # noqa: E731
+
+    def along_gradient(i: Array) -> Scalar:
+        p = problem.sample(keys(i))
+        g_y = p.lower_grad(x, y)
+        square = trees.inner(g_y, g_y)
+        return trees.inner(g_y, p.lower_hvp(x, y, g_y)) / jnp.where(square > 0, square, 1)
+
+    probes, every = (jnp.arange(count, dtype=jnp.int32) for count in (_PROBES, BATCHES))
+    seen = jnp.max(jax.lax.map(whole, probes))
+    first = jax.lax.cond(k == 0, lambda: jnp.max(jax.lax.map(along_gradient, every)), lambda: jnp.zeros_like(seen))
+    # Where losses are flat, so is the curvature of batches; it comes back when y does, and steps must not be too long.
+    return jnp.maximum(jnp.maximum(seen, first), _FORGET * point.curvature)
+
+
 def _cut(D: Directions, sizes: tuple[Scalar, Scalar]) -> tuple[PyTree, PyTree, tuple[Scalar, Scalar]]:
     """Directions of y and w that are not much larger than usual, so that rows far larger than the rest do no harm."""
     (d_y, of_y), (d_w, of_w) = (_cut_one(d, size) for d, size in zip((D.y, D.w), sizes, strict=True))
@@ -84,8 +117,14 @@ def _cut_one(d: PyTree, usual: Scalar) -> tuple[PyTree, Scalar]:
 
 
 def first_step(problem: BilevelProblem, point: Point) -> Scalar:
-    """f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
+    """A share of f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
     f, (f_x, _) = problem.upper_value_and_grads(point.x, point.y)
     F = trees.sub(f_x, problem.lower_cross(point.x, point.y, point.w))
     square = trees.inner(F, F)
-    return jnp.where(square > 0, jnp.abs(f) / jnp.where(square > 0, square, 1), 0)
+    return jnp.where(square > 0, _SHARE * jnp.abs(f) / jnp.where(square > 0, square, 1), 0)
+
+
+def steps_in_a_pass(problem: BilevelProblem) -> float:
+    """How many calls of `batch_steps` cost as much as one pass over the rows."""
+    batch = jax.eval_shape(lambda: problem.sample(jax.random.key(0)).data)
+    return trees.size(problem.data) / (BATCHES * (trees.size(batch) + _OVERHEAD))

@@ -68,7 +68,7 @@ def first_curvature(problem: BilevelProblem, x: PyTree, lower: Tracked, memory: 
 
 def _can_be_whole(problem: BilevelProblem, x: PyTree, lower: Tracked) -> bool:
     most = FEW if exact(problem, x, lower.y) else VERY_FEW
-    if trees.size(x) > most or not has_inverse(problem, x, lower.y):
+    if trees.size(x) > most or problem.streamed or not has_inverse(problem, x, lower.y):
         return False
     try:
         jax.eval_shape(ell_hessian, without_set(problem), x, lower)

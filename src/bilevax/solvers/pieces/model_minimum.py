@@ -69,8 +69,14 @@ class _Arc(NamedTuple):
 def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int) -> tuple[PyTree, Array]:
     """The point of the set where <F, z - x> + 1/2 <z - x, B (z - x)> is least, and the projections it took.
 
-    In at most so many turns, never above x. A set with `lowest` finds the point by itself.
+    In at most so many turns, never above x. A set with `lowest` finds the point by itself. Where the loop steps on the
+    host and the set does not, the search is compiled by itself.
     """
+    alone = trees.is_concrete((x, F)) and not domain.kernels.on_host
+    return (_compiled_minimum if alone else _minimum)(domain, x, F, B, most)
+
+
+def _minimum(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int) -> tuple[PyTree, Array]:
     if domain.minimizes_models:
         return domain.lowest(x, F, B.matrix()), jnp.ones((), jnp.int32)
     start, back = ravel_pytree(x)
@@ -87,6 +93,9 @@ def minimize_model(domain: ConvexSet, x: PyTree, F: PyTree, B: Model, most: int)
     else:
         here, projections = _by_gradients(project, at, here, B, most, host=domain.kernels.on_host)
     return back(here.z), projections
+
+
+_compiled_minimum = jax.jit(_minimum, static_argnums=4)
 
 
 def _from_face_to_face(project: Any, at: Any, here: _At, B: Model, most: int) -> tuple[_At, Array]:

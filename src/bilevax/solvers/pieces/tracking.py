@@ -19,7 +19,7 @@ from bilevax import trees
 from bilevax.hypergradient import newton_search, product_limit
 from bilevax.linalg import host_loops
 from bilevax.linalg.conjugate_gradient import Correction, Product, rough_solution
-from bilevax.linalg.host_loops import Kernels
+from bilevax.linalg.host_loops import Kernels, either
 from bilevax.problem import BilevelProblem
 from bilevax.sets import WholeSpace
 from bilevax.solvers.protocol import Counts, add_counts, no_counts
@@ -28,10 +28,12 @@ from bilevax.verdict.evaluation import lower_hessian
 
 SHARE = 0.05
 """How much of what is new at a point is left unsolved."""
-_MOST_KEPT = 500
+MOST_KEPT = 500
 """Up to so many lower variables the inverse of H is kept; twice as many where H is the same everywhere."""
 _NEWTON_STEPS = 50
 _STARTS = 10
+_AFAR = 1.01
+"""A start is far away if y and the adjoint change by more than so many times their size; zero is not."""
 
 
 class Tracked(eqx.Module):
@@ -42,6 +44,8 @@ class Tracked(eqx.Module):
     F: PyTree
     value: Scalar
     """f - <w, g_y>, which differs from ell by the product of both errors."""
+    correction: Scalar
+    """<w, g_y>, which vanishes where y is exact."""
     doubt: Scalar
     """An estimate of that product."""
     inverse: Array | None
@@ -60,7 +64,7 @@ class _Ways(NamedTuple):
 
 def _ways(problem: BilevelProblem, x: PyTree, y: PyTree) -> _Ways:
     constant, quadratic = lower_curvature(problem, x, y)
-    small = trees.size(y) <= (2 if constant else 1) * _MOST_KEPT
+    small = trees.size(y) <= (2 if constant else 1) * MOST_KEPT
     return _Ways(small and problem.structure.solve_adjoint is None and not problem.structure.host, constant, quadratic)
 
 
@@ -70,12 +74,13 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
     zero, none = jnp.zeros((), trees.dtype(y)), jnp.zeros((), jnp.int32)
     ways, m, inverse, spent = _ways(problem, x, y), trees.size(y), None, no_counts()
     if ways.keeps_inverse and ways.constant:
-        inverse, spent = _first_inverse(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
+        compute = _inverse_hessian if problem.streamed else _first_inverse
+        inverse, spent = compute(without_set(problem), trees.coordinates(x), y), replace(spent, hvps=none + m)
     elif ways.keeps_inverse:
         inverse = jnp.zeros((m, m), zero.dtype)  # `follow` finds it worn
-    start = Tracked(y, w, trees.zeros_like(x), zero, zero, inverse, none + m)
+    start = Tracked(y, w, trees.zeros_like(x), zero, zero, zero, inverse, none + m)
 
-    # From afar, a share of what is new is much: again, until y changes by a share of itself.
+    # From afar, a share of what is new is much: again, until y changes by no more than itself.
     def unfinished(carry: tuple[Any, ...]) -> Array:
         _, _, k, done = carry
         return ~done & (k < _STARTS)
@@ -84,7 +89,7 @@ def begin(problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tu
         before, counts, k, _ = carry
         lower, spent = follow(problem, x, before)
         changed = trees.norm(trees.sub(lower.y, before.y)) + trees.norm(trees.sub(lower.w, before.w))
-        done = (changed <= SHARE * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
+        done = (changed <= _AFAR * (trees.norm(lower.y) + trees.norm(lower.w))) | exact(problem, x, y)
         return lower, add_counts(counts, spent), k + 1, done
 
     carry = (start, spent, none, jnp.asarray(False))
@@ -101,7 +106,7 @@ def exact(problem: BilevelProblem, x: PyTree, y: PyTree) -> bool:
 
 def follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracked, Counts]:
     """The lower level at x, from what is known nearby; compiled by itself where the loop is not."""
-    if problem.structure.kernels.on_host:
+    if problem.level_kernels.on_host:
         return _follow(problem, trees.coordinates(x), before)
     return _compiled_follow(without_set(problem), trees.coordinates(x), before)
 
@@ -117,14 +122,17 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     inverse, excess, factorizing = before.inverse, before.excess, none
     if ways.keeps_inverse and not ways.constant:
         m = trees.size(y)
-        worn = excess >= max(1, m // 4)
-        inverse = jax.lax.cond(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse)
+        # A Hessian is one pass over a stream, and so is each product.
+        worn = excess >= max(1, m // (16 if problem.streamed else 4))
+        host = problem.level_kernels.on_host
+        inverse = either(worn, lambda: _inverse_hessian(problem, x, y), lambda: before.inverse, host=host)
         excess, factorizing = jnp.where(worn, 0, excess), jnp.where(worn, m, 0)
 
     if structure.solve_lower is not None:
         y, g_y, energy_y, of_y = structure.solve_lower(x, y, problem.data), trees.zeros_like(y), zero, Counts()
+        solved: Any = True
     else:
-        y, g_y, energy_y, of_y = _lower(problem, ways, x, y, inverse)
+        y, g_y, energy_y, of_y, solved = _lower(problem, ways, x, y, inverse)
     f, (f_x, f_y) = problem.upper_value_and_grads(x, y)
     lower = problem.linearize_lower(x, y)
     if structure.solve_adjoint is not None:
@@ -140,34 +148,36 @@ def _follow(problem: BilevelProblem, x: PyTree, before: Tracked) -> tuple[Tracke
     excess = excess + jnp.maximum(of_y.hvps + of_w - 5, 0)
     eps = jnp.finfo(zero.dtype).eps
     doubt = SHARE**2 * jnp.sqrt(jnp.abs(energy_y * energy_w)) + 10 * eps * jnp.abs(f)
-    if ways.keeps_inverse and ways.constant:  # what an exact solve leaves is rounding
-        doubt = doubt + trees.norm(w) * trees.norm(g_y)
+    # What an exact solve leaves is rounding; where Newton's method broke off, the rest of y is unknown.
+    solved = jnp.asarray(solved) & (not (ways.keeps_inverse and ways.constant))
+    doubt = doubt + jnp.where(solved, 0, trees.norm(w) * trees.norm(g_y))
     counts = replace(of_y, upper_grads=2, hvps=of_y.hvps + of_w + factorizing, crosses=1)
     counts = jax.tree.map(lambda calls: jnp.asarray(calls, jnp.int32), counts)
-    return Tracked(y, w, F, f - trees.inner(w, g_y), doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
+    correction = trees.inner(w, g_y)
+    return Tracked(y, w, F, f - correction, correction, doubt, inverse, jnp.asarray(excess, jnp.int32)), counts
 
 
 _compiled_follow = jax.jit(_follow)
 
 
 def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: Any) -> tuple[Any, ...]:
-    """y by Newton's method, with the gradient left, the energy of the last step and the calls it took."""
+    """y by Newton's method, the gradient left, the energy of the last step, the calls, and whether y is solved."""
     g_y = problem.lower_grad(x, y)
     if ways.quadratic:
         change = _solve(problem, ways, x, y, inverse, problem.linearize_lower(x, y).hvp, g_y)
         y = trees.sub(y, change.w)
         if not ways.keeps_inverse:
-            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products)
+            return y, change.residual, change.energy, Counts(lower_grads=1, hvps=change.products), True
         # The gradient that rounding has left; without it the value would have an error of first order.
-        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products)
-    first, host = trees.norm(g_y), problem.structure.host
+        return y, problem.lower_grad(x, y), change.energy, Counts(lower_grads=2, hvps=change.products), True
+    first, host = trees.norm(g_y), problem.level_kernels.on_host
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
-        *_, k, done = carry
+        *_, k, done, _ = carry
         return ~done & (k < _NEWTON_STEPS)
 
     def newton(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        y, g_y, _, lower_grads, hvps, k, _ = carry
+        y, g_y, _, lower_grads, hvps, k, *_ = carry
         hvp = problem.linearize_lower(x, y).hvp
         change = _solve(problem, ways, x, y, inverse, hvp, g_y)
         found = newton_search(problem, x, y, g_y, change.w, host=host)
@@ -175,13 +185,14 @@ def _lower(problem: BilevelProblem, ways: _Ways, x: PyTree, y: PyTree, inverse: 
         bend = trees.norm(trees.sub(found.g_y, change.residual))
         # A step this short goes where rounding leads; the next one would, too.
         at_the_end = ~found.accepted | (found.length < 1e-6)
-        done = at_the_end | ((found.length == 1) & (bend <= SHARE * first))
-        return found.y, found.g_y, change.energy, lower_grads + found.tries, hvps + change.products, k + 1, done
+        solved = (found.length == 1) & (bend <= SHARE * first)
+        calls = lower_grads + found.tries, hvps + change.products
+        return found.y, found.g_y, change.energy, *calls, k + 1, at_the_end | solved, solved
 
     none = jnp.zeros((), jnp.int32)
-    start = (y, g_y, jnp.zeros_like(first), none + 1, none, none, ~(first > 0))
-    y, g_y, energy, lower_grads, hvps, *_ = host_loops.loop_while(unfinished, newton, start, host=host)
-    return y, g_y, energy, Counts(lower_grads=lower_grads, hvps=hvps)
+    start = (y, g_y, jnp.zeros_like(first), none + 1, none, none, ~(first > 0), first == 0)
+    y, g_y, energy, lower_grads, hvps, *_, solved = host_loops.loop_while(unfinished, newton, start, host=host)
+    return y, g_y, energy, Counts(lower_grads=lower_grads, hvps=hvps), solved
 
 
 def _solve(
@@ -197,7 +208,7 @@ def _solve(
     if ways.keeps_inverse:
         precondition = lambda r: _apply(inverse, r)  # noqa: E731
     return rough_solution(
-        hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=structure.host
+        hvp, b, share=SHARE, precondition=precondition, max_steps=product_limit(y), host=problem.level_kernels.on_host
     )
 
 
