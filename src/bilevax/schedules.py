@@ -41,6 +41,10 @@ class Estimated(Constant):
     """A step of x that a method chose from the curvature at the start; it becomes shorter where ell curves more."""
 
 
+class Travelled(Constant):
+    """A step of x that a method finds while it runs (`pieces/travel.py`); the value is the distance it begins with."""
+
+
 class Power(Schedule):
     """`scale / (k + shift)^exponent`."""
 
@@ -52,6 +56,10 @@ class Power(Schedule):
         scale = jnp.asarray(self.scale)  # whose precision decides: it may be a measured one
         shift, exponent = (jnp.asarray(v, scale.dtype) for v in (self.shift, self.exponent))
         return scale * (k.astype(scale.dtype) + shift) ** -exponent
+
+
+class Cut(Power):
+    """A step of x that a method chose for noisy directions; those that are much larger than usual are cut."""
 
 
 class OpenLoop(Schedule):

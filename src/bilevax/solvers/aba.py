@@ -41,6 +41,8 @@ class ABA(eqx.Module):
     t_k = (k+1)^2 / 2 rounded up but at most `most`, keep them small. By default `most` is kappa, between 50 and 5000.
     That rule is ours, theirs is (k+1)^(1/2) / 2 from a cold start.
 
+    The method is one for all rows and ignores a sampler.
+
     One step costs two gradients of f, t_k of g, an adjoint solve, one cross product and two projections.
 
     >>> import bilevax as bx
@@ -51,6 +53,7 @@ class ABA(eqx.Module):
 
     oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     beta: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=True, kw_only=True)
     most: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
@@ -62,6 +65,7 @@ class ABA(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> ABA:
         """Estimate what was not given."""
+        problem = replace(problem, sampler=None)
         constants = batch_constants(self.constants, problem, x, y, key)
         beta = outer_schedule(self.beta, "project", problem, x, y, key)
         most = jnp.ceil(jnp.clip(for_steps(constants).kappa, 50, 5000)) if self.most is None else self.most
@@ -88,15 +92,15 @@ class ABA(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: ABAState, key: Array) -> tuple[ABAState, Info]:
         """The middle point, lower steps and adjoint there, then both projections."""
-        k, dtype, p = state.k, trees.dtype(state.x), problem.sample(key)
+        k, dtype = state.k, trees.dtype(state.x)
         count, beta = k.astype(dtype) + 1, self.beta(k).astype(dtype)  # theirs begins at 1
         middle = trees.move(state.x, state.lead, 2 / (count + 1))
 
-        F, y, w, t, products = self._direction(p, middle, state)
+        F, y, w, t, products = self._direction(problem, middle, state)
         watch = None if state.watch is None else state.watch.look(middle, F)
         beta = beta if watch is None else watch.length
         lead_step = count * beta / 2 if self.convex else beta
-        lead = p.domain.project(trees.axpy(-lead_step, F, state.lead))
-        x = p.domain.project(trees.axpy(-beta, F, middle))
+        lead = problem.domain.project(trees.axpy(-lead_step, F, state.lead))
+        x = problem.domain.project(trees.axpy(-beta, F, middle))
         counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, projections=2)
         return ABAState(x, y, w, lead, k + 1, watch), Info(state.x, F, counts)

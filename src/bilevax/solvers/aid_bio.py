@@ -14,10 +14,9 @@ from bilevax.estimation import for_steps
 from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -29,7 +28,7 @@ class AIDBiOState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class AIDBiO(eqx.Module):
@@ -38,6 +37,8 @@ class AIDBiO(eqx.Module):
     `lower` gradient steps on y and `adjoint` conjugate-gradient steps on w at each step, kappa and its root by default
     (at most 50). Lower steps are 2/(mu_g + L_g), steps of x 1/(2 L_ell), estimated if not given; theirs is of that
     order. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
+
+    The method is one for all rows and ignores a sampler; `AmIGO` is its form on mini-batches.
 
     One step costs two gradients of f, `lower` of g, `adjoint + 1` Hessian products, a cross product and a projection.
 
@@ -49,6 +50,7 @@ class AIDBiO(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     estimates: ClassVar[tuple[str, str]] = ("after", "after")
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
@@ -62,6 +64,7 @@ class AIDBiO(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> AIDBiO:
         """Estimate what was not given."""
+        problem = replace(problem, sampler=None)
         constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, self.x_step, problem, x, y, key)
         kappa = jnp.clip(for_steps(constants).kappa, 1, 50**2)
@@ -76,14 +79,14 @@ class AIDBiO(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: AIDBiOState, key: Array) -> tuple[AIDBiOState, Info]:
         """Lower steps, conjugate gradients, x."""
-        x, k, p = state.x, state.k, problem.sample(key)
-        y = lower_steps(p, x, state.y, for_steps(self.constants).alpha, self.lower)
-        f_x, f_y = p.upper_grads(x, y)
-        products = p.linearize_lower(x, y)
-        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=p.host)
+        x, k = state.x, state.k
+        y = lower_steps(problem, x, state.y, for_steps(self.constants).alpha, self.lower)
+        f_x, f_y = problem.upper_grads(x, y)
+        products = problem.linearize_lower(x, y)
+        adjoint = conjugate_gradient(products.hvp, f_y, state.w, max_steps=self.adjoint, host=problem.host)
         w, spent = adjoint.w, adjoint.products
         F = trees.sub(f_x, products.cross(w))
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=spent, crosses=1, **calls)
         return AIDBiOState(x_next, y, w, k + 1, memory), Info(x, F, counts, s, memory.error)

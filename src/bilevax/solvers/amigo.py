@@ -16,10 +16,9 @@ from bilevax.hypergradient import sampled_hvp
 from bilevax.linalg.conjugate_gradient import conjugate_gradient
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import adjoint_steps, lower_steps
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -31,7 +30,7 @@ class AmIGOState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class AmIGO(eqx.Module):
@@ -45,6 +44,7 @@ class AmIGO(eqx.Module):
     the share of their errors that y and w lose per step, on average; faster it would circle around the solution.
     On sampled problems that decays like (k+1)^(-1/2).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs two gradients of f, `lower` of g, `adjoint` Hessian products (one more with "cg"), a cross product
     and a projection.
 

@@ -14,10 +14,9 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import adjoint_solution
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +34,7 @@ class BAState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class BA(eqx.Module):
@@ -44,6 +43,8 @@ class BA(eqx.Module):
     t_k is (k+1)^(1/4) / 2 rounded up, or with the square root if `convex`, as the authors' theory has it. They start
     every lower solve afresh; we start from the last y and w. Lower steps are 2/(mu_g + L_g), steps of x 1/(2 L_ell),
     estimated if not given. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
+
+    The method is one for all rows and ignores a sampler; `BSA` is its form on mini-batches.
 
     One step costs two gradients of f, t_k of g, one cross product, one projection and an adjoint solve: the user's
     formula, or conjugate gradients as far as rounding allows, which is at least fifty Hessian products.
@@ -56,6 +57,7 @@ class BA(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     estimates: ClassVar[tuple[str, str]] = ("after", "after")
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     convex: bool = eqx.field(static=True, default=False, kw_only=True)
@@ -67,6 +69,7 @@ class BA(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> BA:
         """Estimate what was not given."""
+        problem = replace(problem, sampler=None)
         constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, self.x_step, problem, x, y, key)
         return trees.cast(replace(self, xi=xi, constants=constants), trees.dtype(x))
@@ -78,14 +81,14 @@ class BA(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: BAState, key: Array) -> tuple[BAState, Info]:
         """Lower steps, adjoint, x."""
-        x, k, p = state.x, state.k, problem.sample(key)
+        x, k = state.x, state.k
         t = lower_count(k, 0.5 if self.convex else 0.25)
-        y = lower_steps(p, x, state.y, for_steps(self.constants).alpha, t)
-        f_x, f_y = p.upper_grads(x, y)
-        adjoint = adjoint_solution(p, x, y, f_y, state.w)
+        y = lower_steps(problem, x, state.y, for_steps(self.constants).alpha, t)
+        f_x, f_y = problem.upper_grads(x, y)
+        adjoint = adjoint_solution(problem, x, y, f_y, state.w)
         w, products = adjoint.w, adjoint.products
-        F = trees.sub(f_x, p.lower_cross(x, y, w))
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
+        F = trees.sub(f_x, problem.lower_cross(x, y, w))
+        x_next, s, memory, calls = move_x(problem, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=t, hvps=products, crosses=1, **calls)
         return BAState(x_next, y, w, k + 1, memory), Info(x, F, counts, s, memory.error)

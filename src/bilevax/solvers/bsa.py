@@ -16,9 +16,8 @@ from bilevax.hypergradient import neumann_budget, random_neumann, sampled_hvp
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, outer_schedule
-from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
+from bilevax.solvers.pieces.x_step import XMemory, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -42,7 +41,7 @@ class BSAState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class BSA(eqx.Module):
@@ -54,6 +53,7 @@ class BSA(eqx.Module):
     steps begin at 2/(mu_g + L_g), alpha_k is 1/(2 L_ell) over (k+1)^(1/2); both scales are ours. Even without
     sampling the truncation is noise, which BA does not have.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs two gradients of f, t_k of g, about b_k / 2 Hessian products, a cross product and a projection.
 
     >>> import bilevax as bx

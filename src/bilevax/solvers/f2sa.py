@@ -14,10 +14,9 @@ from bilevax import trees
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps
 from bilevax.solvers.pieces.penalties import check_noise, penalised_steps, penalty_direction
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -32,7 +31,7 @@ class F2SAState(eqx.Module):
     y: PyTree
     z: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class F2SA(eqx.Module):
@@ -46,6 +45,7 @@ class F2SA(eqx.Module):
     y and z lag, gamma = 1/(L_g + L_yy_f/lambda) and lambda = 10 L_yy_f / mu_g; these and the shared samples are ours.
     A number for `lam` keeps lambda fixed, and then a = c. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs `lower + 1` gradients of f, `2 lower + 2` of g and a projection, and no second derivatives.
 
     >>> import bilevax as bx

@@ -13,11 +13,10 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.pieces.directions import storm, weight
 from bilevax.solvers.pieces.penalties import check_noise, noisy, penalised_steps, penalty_direction
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +34,7 @@ class F3SAState(eqx.Module):
     inner: tuple[PyTree, PyTree, PyTree]
     outer: tuple[PyTree, PyTree]
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class F3SA(eqx.Module):
@@ -45,6 +44,7 @@ class F3SA(eqx.Module):
     sample at the present and the previous point, and the noise exponents (a, c) are those that this allows. Scales are
     ours, and so is drawing two samples a step, one for y and z and one for x.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs four gradients of f, eight of g, half of them at the previous point, and a projection.
 
     >>> import bilevax as bx

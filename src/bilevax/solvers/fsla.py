@@ -14,10 +14,9 @@ from bilevax import trees
 from bilevax.hypergradient import adjoint_step, direction
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import storm, weight
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -31,7 +30,7 @@ class FSLAState(eqx.Module):
     x_previous: PyTree
     d: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class FSLA(eqx.Module):
@@ -42,6 +41,8 @@ class FSLA(eqx.Module):
     xi is beta mu_g / (2 L_ell), at most 1/(4 L_ell), and theta 1; on sampled problems all decay like (k+1)^(-1/2). The
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2); without a sampler that is IBCG with y first.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    Steps of y and w then decay only after the time in which both settle.
     One step costs three gradients of f, one of g, one Hessian and two cross products, and a projection.
 
     >>> import bilevax as bx
@@ -90,7 +91,7 @@ class FSLA(eqx.Module):
         w = adjoint_step(for_w.linearize_lower(x, y).hvp, f_y, state.w, eta)
         new, old = direction(for_x, x, y, w), direction(for_x, state.x_previous, state.y, state.w)
         d = storm(new, old, state.d, weight(self.theta, k, x))
-        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step, new)
 
         counts = Counts(upper_grads=3, lower_grads=1, hvps=1, crosses=2, **calls)
         return FSLAState(x_next, y, w, x, d, k + 1, memory), Info(x, d, counts, s, memory.error)

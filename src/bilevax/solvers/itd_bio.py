@@ -14,9 +14,8 @@ from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -27,7 +26,7 @@ class ITDBiOState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class ITDBiO(eqx.Module):
@@ -38,6 +37,8 @@ class ITDBiO(eqx.Module):
     than 1e-4 for kappa = 10, and an ill-conditioned lower level needs about 5 kappa. D is fixed when the method is
     built, since the steps are unrolled backwards and memory grows with it. Lower steps are 2/(mu_g + L_g), steps of
     x 1/(2 L_ell), estimated if not given; `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead.
+
+    The method is one for all rows and ignores a sampler; `StocBiO` is its form on mini-batches.
 
     One step costs two gradients of f, D of g, D Hessian products, D cross products and a projection. It reads the
     lower level by autodiff only and ignores formulas in `structure`.
@@ -50,6 +51,7 @@ class ITDBiO(eqx.Module):
 
     oracle = oracle_of_x_step
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: int = eqx.field(static=True, default=50, kw_only=True)
     differentiates_steps: ClassVar[bool] = True
@@ -62,6 +64,7 @@ class ITDBiO(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> ITDBiO:
         """Estimate what was not given."""
+        problem = replace(problem, sampler=None)
         constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, self.x_step, problem, x, y, key)
         return trees.cast(replace(self, xi=xi, constants=constants), trees.dtype(x))
@@ -73,16 +76,16 @@ class ITDBiO(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: ITDBiOState, key: Array) -> tuple[ITDBiOState, Info]:
         """One gradient of the unrolled objective."""
-        x, k, p = state.x, state.k, problem.sample(key)
+        x, k = state.x, state.k
         alpha = jnp.asarray(for_steps(self.constants).alpha, trees.dtype(x))
 
         def unrolled(x: PyTree) -> tuple[Scalar, PyTree]:
-            inner = lambda y, _: (trees.axpy(-alpha, p.lower_grad(x, y), y), None)  # noqa: E731
+            inner = lambda y, _: (trees.axpy(-alpha, problem.lower_grad(x, y), y), None)  # noqa: E731
             y, _ = jax.lax.scan(inner, state.y, None, length=self.lower)
-            return p.upper_value(x, y), y
+            return problem.upper_value(x, y), y
 
         (_, y), F = jax.value_and_grad(unrolled, has_aux=True)(x)
-        x_next, s, memory, calls = move_x(p, x, F, self.xi(k), state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, F, self.xi(k), state.memory, self.x_step)
 
         counts = Counts(upper_grads=2, lower_grads=self.lower, hvps=self.lower, crosses=self.lower, **calls)
         return ITDBiOState(x_next, y, k + 1, memory), Info(x, F, counts, s, memory.error)

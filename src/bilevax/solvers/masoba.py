@@ -12,10 +12,9 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import directions, weight
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -28,7 +27,7 @@ class MASOBAState(eqx.Module):
     w: PyTree
     d: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class MASOBA(eqx.Module):
@@ -39,6 +38,8 @@ class MASOBA(eqx.Module):
     stochastic Frank-Wolfe for convex problems. Without a sampler there is nothing to average, theta is 1 and the
     method is SOBA. The scales are ours; so is that x steps along the new average where the authors take the last.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    Steps of y and w then decay only after the time in which both settle.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection or lmo.
 
     >>> import bilevax as bx
@@ -86,7 +87,7 @@ class MASOBA(eqx.Module):
         D = directions(problem.sample(key), x, y, w)
         d = trees.move(state.d, D.x, weight(self.theta, k, x))
         y_next, w_next = trees.axpy(-rho, D.y, y), trees.axpy(-rho, D.w, w)
-        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d, xi, state.memory, self.x_step, D.x)
 
         counts = Counts(upper_grads=2, lower_grads=1, hvps=1, crosses=1, **calls)
         return MASOBAState(x_next, y_next, w_next, d, k + 1, memory), Info(x, d, counts, s, memory.error)

@@ -12,12 +12,11 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from bilevax import trees
 from bilevax.estimation import for_steps
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import OpenLoop, Schedule, as_schedule
-from bilevax.sets import Memory
-from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps, decaying
+from bilevax.schedules import Constant, Cut, OpenLoop, Schedule, as_schedule
+from bilevax.solvers.pieces.defaults import batch_constants, check_counts, check_steps
 from bilevax.solvers.pieces.lower_steps import lower_steps
 from bilevax.solvers.pieces.penalties import first_penalty, penalty_smoothness, with_upper_curvature
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 from bilevax.trees import as_leaf
@@ -34,7 +33,7 @@ class PBGDState(eqx.Module):
     y: PyTree
     z: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class PBGD(eqx.Module):
@@ -88,7 +87,8 @@ class PBGD(eqx.Module):
         xi = OpenLoop() if self.xi is None and self.x_step == "fw" else self.xi
         if xi is None:
             curvature = penalty_smoothness(problem, x, y, key, start, self.penalty)
-            xi = decaying(problem, 1 / (2 * curvature), 0.5)
+            length = 1 / (2 * curvature)
+            xi = Constant(length) if problem.sampler is None else Cut(length, 0.5)
         lower, ramp = (jnp.asarray(count, jnp.int32) for count in (self.lower, self.ramp))
         made = replace(self, xi=xi, sigma=sigma, start=start, lower=lower, ramp=ramp, constants=constants)
         return trees.cast(made, trees.dtype(x))

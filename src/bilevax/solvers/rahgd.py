@@ -54,7 +54,7 @@ class RAHGD(eqx.Module):
 
     `epoch=K` is the published form: theta = 1/K, B = `bound` throughout, no test on the direction. An epoch that
     reaches K steps ends: x becomes the average of its points ahead up to the shortest move of its second half. Theirs
-    stops there; here the next epoch begins, and the rules of `solve` decide.
+    stops there; here the next epoch begins, and the rules of `solve` decide. A sampler is ignored.
 
     One step costs two gradients of f, `lower` of g, `adjoint + 1` Hessian products, a cross product and a projection.
 
@@ -66,6 +66,7 @@ class RAHGD(eqx.Module):
 
     oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
+    all_rows: ClassVar[bool] = True
     xi: Schedule = eqx.field(converter=as_schedule, default=None)
     lower: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
     adjoint: Int[Array, ""] | int = eqx.field(default=None, kw_only=True)
@@ -79,6 +80,7 @@ class RAHGD(eqx.Module):
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> RAHGD:
         """Estimate what was not given."""
+        problem = replace(problem, sampler=None)
         constants = batch_constants(self.constants, problem, x, y, key)
         xi = outer_schedule(self.xi, "project", problem, x, y, key)
         enough = jnp.ceil(jnp.clip(2 * jnp.sqrt(for_steps(constants).kappa), 1, 200))
@@ -109,14 +111,14 @@ class RAHGD(eqx.Module):
 
     def step(self, problem: BilevelProblem, state: RAHGDState, key: Array) -> tuple[RAHGDState, Info]:
         """Momentum, inner solves at the point ahead, a projected step, and the test for a restart."""
-        x, k, dtype, p = state.x, state.k, trees.dtype(state.x), problem.sample(key)
+        x, k, dtype = state.x, state.k, trees.dtype(state.x)
         t, xi = state.since.astype(dtype), self.xi(k).astype(dtype)
         momentum = t / (t + 3) if self.epoch is None else 1 - 1 / jnp.asarray(self.epoch, dtype)
         ahead = trees.axpy(momentum, trees.sub(x, state.before), x)
-        F, y, w, spent = self._direction(p, ahead, state)
+        F, y, w, spent = self._direction(problem, ahead, state)
         watch = None if state.watch is None else state.watch.look(ahead, F)
         xi = xi if watch is None else watch.length
-        x_next = p.domain.project(trees.axpy(-xi, F, ahead))
+        x_next = problem.domain.project(trees.axpy(-xi, F, ahead))
         moved = trees.sub(x_next, x)
         travelled = state.travelled + trees.inner(moved, moved)
         bound = state.bound if self.bound is not None else jnp.where(k == 0, 100 * xi * trees.norm(F), state.bound)
@@ -125,12 +127,10 @@ class RAHGD(eqx.Module):
             restart = ((t + 1) * travelled > B**2) | (trees.inner(F, moved) > 0)
             epoch, ended = None, jnp.asarray(False)
         else:
-            restart, epoch = (
-                (t + 1) * travelled > bound**2,
-                continued(state.epoch, ahead, moved, state.since, self.epoch),
-            )
+            restart = (t + 1) * travelled > bound**2
+            epoch = continued(state.epoch, ahead, moved, state.since, self.epoch)
             ended = (state.since + 1 >= self.epoch) & ~restart
-            x_next = either(ended, lambda: p.domain.project(epoch.output), lambda: x_next, host=p.host)
+            x_next = either(ended, lambda: problem.domain.project(epoch.output), lambda: x_next, host=problem.host)
         restart = restart | ended
         before = jax.tree.map(lambda new, old: jnp.where(restart, new, old), x_next, x)
         since, travelled = jnp.where(restart, 0, state.since + 1), jnp.where(restart, 0, travelled)

@@ -15,10 +15,9 @@ from bilevax.problem import BilevelProblem
 from bilevax.randomness import stream_and_step
 from bilevax.sampling import PerPart, Sampler
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, single_loop
 from bilevax.solvers.pieces.directions import Directions, directions
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -35,7 +34,7 @@ class SABAState(eqx.Module):
     it reads: XLA copies a table that is read and then written, 44 MB a step for 20,000 weights and 312 batches."""
     mean: Directions
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
     def seen(self) -> Directions:
         """The table with the last directions."""
@@ -79,6 +78,7 @@ class SABA(eqx.Module):
     directions apart, which with one index for both levels changes nothing. `x_step="fw"` moves x by Frank-Wolfe
     with 2/(k+2).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection; the start a
     pass over the batches.
 

@@ -12,10 +12,9 @@ from jaxtyping import Array, Int, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, single_loop
 from bilevax.solvers.pieces.directions import directions
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -27,7 +26,7 @@ class SOBAState(eqx.Module):
     y: PyTree
     w: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class SOBA(eqx.Module):
@@ -38,6 +37,8 @@ class SOBA(eqx.Module):
     otherwise. The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without averaging that
     is meant for problems without sampling (see MASOBA).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    Steps of y and w then decay only after the time in which both settle.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection.
 
     >>> import bilevax as bx

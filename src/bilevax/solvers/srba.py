@@ -13,10 +13,9 @@ from bilevax import trees
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_counts, check_steps, single_loop
 from bilevax.solvers.pieces.directions import Directions, directions, into_ball
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -30,7 +29,7 @@ class SRBAState(eqx.Module):
     previous: tuple[PyTree, PyTree, PyTree]
     d: Directions
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class SRBA(eqx.Module):
@@ -41,6 +40,7 @@ class SRBA(eqx.Module):
     ours. w is clipped to a norm of C_y_f / mu_g if `constants` say what C_y_f is. `x_step="fw"` moves x by Frank-Wolfe
     with 2/(k+2). Without a sampler every direction is full, and the method is SOBA with constant steps.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs four gradients of f, two of g, two Hessian and two cross products on mini-batches, and a projection;
     every q-th half as many on all batches, each of which is counted.
 

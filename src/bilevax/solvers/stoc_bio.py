@@ -16,10 +16,9 @@ from bilevax.hypergradient import sampled_hvp
 from bilevax.linalg import host_loops
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, check_counts, outer_schedule
 from bilevax.solvers.pieces.lower_steps import lower_steps
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -30,7 +29,7 @@ class StocBiOState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class StocBiO(eqx.Module):
@@ -42,6 +41,7 @@ class StocBiO(eqx.Module):
     the H_q shrink. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2), meant for problems without sampling: nothing
     averages the noise.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs two gradients of f, `lower` of g, Q Hessian products, a cross product and a projection.
 
     >>> import bilevax as bx

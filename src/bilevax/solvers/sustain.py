@@ -15,10 +15,9 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps, decaying, single_loop
 from bilevax.solvers.pieces.directions import storm, weight
-from bilevax.solvers.pieces.x_step import Watch, check_x_step, move_x, oracle_of_x_step, start_x
+from bilevax.solvers.pieces.x_step import XMemory, check_x_step, move_x, oracle_of_x_step, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants
 
@@ -32,7 +31,7 @@ class SUSTAINState(eqx.Module):
     d_x: PyTree
     d_y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class SUSTAIN(eqx.Module):
@@ -44,6 +43,8 @@ class SUSTAIN(eqx.Module):
     beta = 1.8/(mu_g + L_g), with the L_g of mini-batches, xi = beta mu_g / (2 L_ell), at most 1/(4 L_ell), and 1; the
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2).
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    Steps of y and w then decay only after the time in which both settle.
     One step costs four gradients of f, two of g, about kappa log k Hessian products (twice that without a sampler), two
     cross products and a projection.
 
@@ -92,7 +93,7 @@ class SUSTAIN(eqx.Module):
         old, again = self._estimate(problem, f, g, state.previous, k, truncation)
         d_x = storm(new, old, state.d_x, theta)
         y_next = trees.axpy(-beta, d_y, y)
-        x_next, s, memory, calls = move_x(problem, x, d_x, xi, state.memory, self.x_step)
+        x_next, s, memory, calls = move_x(problem, x, d_x, xi, state.memory, self.x_step, new)
 
         counts = Counts(upper_grads=4, lower_grads=2, hvps=products + again, crosses=2, **calls)
         return SUSTAINState(x_next, y_next, (x, y), d_x, d_y, k + 1, memory), Info(x, d_x, counts, s, memory.error)

@@ -15,9 +15,8 @@ from bilevax.estimation import for_steps
 from bilevax.hypergradient import neumann, neumann_budget, random_neumann, sampled_hvp
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Constant, Power, Schedule, as_schedule
-from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import batch_constants, outer_schedule
-from bilevax.solvers.pieces.x_step import Watch, move_x, start_x
+from bilevax.solvers.pieces.x_step import XMemory, move_x, start_x
 from bilevax.solvers.protocol import Counts, Info
 from bilevax.theory import Constants, ttsa_steps
 from bilevax.trees import as_leaf, is_concrete
@@ -29,7 +28,7 @@ class TTSAState(eqx.Module):
     x: PyTree
     y: PyTree
     k: Int[Array, ""]
-    memory: Memory | Watch
+    memory: XMemory
 
 
 class TTSA(eqx.Module):
@@ -41,6 +40,7 @@ class TTSA(eqx.Module):
     without sampling noise. `fresh=False` takes the direction at the old y, as the IBCG paper prints it; `as_printed`
     has its steps too.
 
+    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
     One step costs two gradients of f, one of g, about kappa log(k) / 2 Hessian products (twice that if deterministic),
     a cross product and a projection.
 

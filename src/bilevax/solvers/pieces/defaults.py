@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
+from bilevax import trees
 from bilevax.estimation import estimate_constants, for_steps, lower_spectrum
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Constant, Estimated, OpenLoop, Power, Schedule
+from bilevax.schedules import Constant, Cut, Estimated, OpenLoop, Power, Schedule, Travelled
 from bilevax.solvers.pieces.smoothness import estimate_smoothness
+from bilevax.solvers.pieces.travel import bounded, first_distance
 from bilevax.theory import Constants
 from bilevax.trees import is_concrete
 
@@ -64,6 +66,20 @@ def decaying(problem: BilevelProblem, length: Scalar | float, exponent: float) -
     return Constant(length) if problem.sampler is None or exponent == 0 else Power(length, exponent)
 
 
+def lower_schedule(problem: BilevelProblem, constants: Constants, share: float, exponent: float) -> Schedule:
+    """Steps of y and w that begin at a share of 2/(mu_g + L_g).
+
+    On a sampled problem they decay like `(k+s)^-exponent` where s is the number of steps in which y and w settle,
+    1/(mu_g step). Steps that decay from the first one on would not let them: x then follows a direction that is wrong.
+    """
+    safe = for_steps(constants)
+    length = share * safe.alpha
+    if problem.sampler is None or exponent == 0:
+        return Constant(length)
+    settled = 1 / jnp.clip(length * safe.mu_g, 1e-4, 1)
+    return Power(length * settled**exponent, exponent, settled)
+
+
 def outer_schedule(
     given: Schedule | None,
     x_step: str,
@@ -82,11 +98,15 @@ def outer_schedule(
         return given
     if x_step == "fw":
         return OpenLoop()
+    # In an unbounded set noise may carry x to where the lower level curves far more than at the start.
+    if problem.sampler is not None and bounded(problem, x):
+        return Travelled(first_distance(problem, x))
     # Half of 1/L_ell: the estimate is local. Without noise the method shortens a step that turns out to be too long.
     length = share / (2 * estimate_smoothness(problem, x, y, key))
-    if decay:
-        return Power(length, decay)
-    return Estimated(length) if problem.sampler is None else Constant(length)
+    if problem.sampler is not None:
+        settled = 1 / jnp.asarray(share, trees.dtype(x))  # as in `lower_schedule`
+        return Cut(length * settled**decay, decay, settled)
+    return Power(length, decay) if decay else Estimated(length)
 
 
 def single_loop(
@@ -106,7 +126,7 @@ def single_loop(
     """
     constants = batch_constants(solver.constants, problem, x, y, key)
     safe = for_steps(constants)
-    rho = decaying(problem, share * safe.alpha, decay) if rho is None else rho
+    rho = lower_schedule(problem, constants, share, decay) if rho is None else rho
     pace = jnp.clip(rho(jnp.zeros((), jnp.int32)) * safe.mu_g, 1e-3, 0.5)
     decay = 0.0 if problem.sampler is None else decay
     return constants, outer_schedule(solver.xi, solver.x_step, problem, x, y, key, decay, pace), rho

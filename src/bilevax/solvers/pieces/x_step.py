@@ -11,9 +11,10 @@ from jaxtyping import PyTree, Scalar
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.schedules import Estimated, Schedule, check_fraction
+from bilevax.schedules import Cut, Estimated, Schedule, Travelled, check_fraction
 from bilevax.sets import Memory
 from bilevax.solvers.pieces.defaults import check_steps
+from bilevax.solvers.pieces.travel import Travel, Usual, start_noisy
 
 X_STEPS = {"project": "project", "fw": "lmo"}
 """The ways x can move, and the oracle of the set that each calls."""
@@ -50,7 +51,7 @@ class Watch(eqx.Module):
     """The step that was estimated at the start."""
     error: Scalar
 
-    def look(self, x: PyTree, d: PyTree) -> Watch:
+    def look(self, x: PyTree, d: PyTree, xi: Scalar | None = None) -> Watch:
         """A step that went too far becomes 1/(2 curvature); otherwise it grows back by five percent at a time.
 
         Too far means beyond 1/curvature and now uphill. The curvature alone would not do: where y still moves, the
@@ -65,6 +66,12 @@ class Watch(eqx.Module):
         return Watch(x, d, jnp.where(too_far, shorter, longer), self.most, self.error)
 
 
+XMemory = Memory | Watch | Travel | Usual
+"""What `move_x` may remember."""
+OWN = (Watch, Travel, Usual)
+"""What is remembered for a step that a method chose itself."""
+
+
 def start_watch(x: PyTree, xi: Schedule) -> Watch | None:
     """Something to watch if the step is one that we estimated; steps that were given are taken as they are."""
     if not isinstance(xi, Estimated):
@@ -74,8 +81,10 @@ def start_watch(x: PyTree, xi: Schedule) -> Watch | None:
     return Watch(x, trees.zeros_like(x), length, length, zero)
 
 
-def start_x(problem: BilevelProblem, x: PyTree, xi: Schedule) -> Memory | Watch:
-    """What `move_x` remembers: a watch on its step, or else the set's memory."""
+def start_x(problem: BilevelProblem, x: PyTree, xi: Schedule) -> XMemory:
+    """What `move_x` remembers: what its own step needs, or else the set's memory."""
+    if isinstance(xi, (Travelled, Cut)):
+        return start_noisy(x, xi)
     return start_watch(x, xi) or problem.domain.start(x)
 
 
@@ -84,17 +93,28 @@ class Moved(NamedTuple):
 
     x: PyTree
     s: PyTree
-    memory: Memory | Watch
+    memory: XMemory
     calls: dict[str, int]
 
 
-def move_x(problem: BilevelProblem, x: PyTree, d: PyTree, length: Scalar, memory: Memory | Watch, x_step: str) -> Moved:
-    """`P(x - length d)`, or Frank-Wolfe towards the vertex against `d` with a step clipped to [0, 1]."""
+def move_x(
+    problem: BilevelProblem,
+    x: PyTree,
+    d: PyTree,
+    length: Scalar,
+    memory: XMemory,
+    x_step: str,
+    fresh: PyTree = None,
+) -> Moved:
+    """`P(x - length d)`, or Frank-Wolfe towards the vertex against `d` with a step clipped to [0, 1].
+
+    `fresh` is the direction of this step alone where `d` is an average: its noise decides how long steps may be.
+    """
     length = length.astype(trees.dtype(x))
-    if isinstance(memory, Watch):  # only projected steps are estimated
-        memory = memory.look(x, d)
+    if isinstance(memory, OWN):  # only projected steps are estimated
+        memory = memory.look(x, d if fresh is None else fresh, length)
         length = memory.length
-    if isinstance(memory, Watch) or x_step == "project":
+    if isinstance(memory, OWN) or x_step == "project":
         return Moved(problem.domain.project(trees.axpy(-length, d, x)), None, memory, {"projections": 1})
     s, memory = problem.domain.lmo(d, memory)
     return Moved(trees.move(x, s, jnp.clip(length, 0, 1)), s, memory, {"lmos": 1})
