@@ -497,7 +497,8 @@ def test_exponents_follow_the_noise(solver, a, c, monkeypatch):
         return [ratio(made.xi), ratio(made.gamma), ratio(made.lam)]
 
     exact = replace(sum_.problem, sampler=None)
-    np.testing.assert_allclose(ratios(sum_.problem), [100**-a, 100**-c, 100 ** (a - c)], rtol=1e-12)
+    # On mini-batches the step of x is found while running; its value is a distance.
+    np.testing.assert_allclose(ratios(sum_.problem), [1, 100**-c, 100 ** (a - c)], rtol=1e-12)
     np.testing.assert_allclose(ratios(exact), [100 ** (-1 / 3), 1, 100 ** (1 / 3)], rtol=1e-12)
-    np.testing.assert_allclose(ratios(sum_.problem, lam=9.0), [100**-c, 100**-c, 1], rtol=1e-12)
+    np.testing.assert_allclose(ratios(sum_.problem, lam=9.0), [1, 100**-c, 1], rtol=1e-12)
     np.testing.assert_allclose(ratios(exact, lam=9.0), [1, 1, 1], rtol=1e-12)
