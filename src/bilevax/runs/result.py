@@ -19,7 +19,7 @@ from bilevax.runs.clock import CompileTime
 from bilevax.runs.stopping import Status
 from bilevax.runs.trace import Trace
 from bilevax.solvers.auto import choose
-from bilevax.solvers.protocol import COUNTS, Solver
+from bilevax.solvers.protocol import COUNTS, Solver, takes_few_steps
 
 
 class SolveFailed(RuntimeError):
@@ -157,7 +157,7 @@ class Result:
             return "a lower level that is strongly convex in y; bx.diagnose(problem, x0, y0) looks at it more closely."
         if self.status is Status.NONFINITE:
             return "smaller step sizes, or check that lower is strongly convex in y and smooth everywhere x may go."
-        better = choose(self.problem, self.x)
+        better = choose(self.problem, self.x, self.y)
         if type(better.solver) is not type(self.solver):
             return f"bx.{type(better.solver).__name__}(), which bx.auto would choose: {better.why}."
         if self.status is Status.STALLED:
@@ -167,7 +167,9 @@ class Result:
             return "more steps."
         half = len(gaps) // 2
         if not gaps[half:].min() < 0.9 * gaps[:half].min():
-            return "the gap has stopped falling: smaller or faster decaying steps gamma, or a better tracked y and w."
+            if takes_few_steps(self.solver):
+                return "the gap has stopped falling: float64 if x is float32, or a larger tol."
+            return "the gap has stopped falling: smaller or faster decaying steps, or a better tracked y and w."
         slope = -np.log(gaps[half:].min() / gaps[1 : half + 1].min()) / np.log(
             max(2, steps[-1] / max(1, steps[half // 2]))
         )
