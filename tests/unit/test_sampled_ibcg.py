@@ -92,7 +92,7 @@ def test_mini_batches_alone_get_most_of_the_way():
 
 @pytest.mark.parametrize("logistic", [False, True], ids=["squares", "logistic"])
 @pytest.mark.parametrize("batch", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 64))])
-@pytest.mark.parametrize("heavy", [16.0, 100.0])
+@pytest.mark.parametrize("heavy", [pytest.param(16.0, marks=pytest.mark.slow), 100.0])
 def test_rows_far_larger_than_the_rest_do_no_harm(heavy, batch, logistic):
     problem = regression(heavy, batch, logistic)
     largest = []

@@ -298,6 +298,7 @@ def test_every_row_comes_once_in_a_pass(rows, window):
     assert Order(rows, window, pieces, jax.random.key(4)).pieces(2) != order.pieces(2)
 
 
+@pytest.mark.slow
 def test_every_place_of_a_window_holds_every_row_equally_often():
     """Runs of unequal length: 23 rows in runs of 5."""
     rows, draws = 23, 600
@@ -350,7 +351,7 @@ def test_streams_of_one_length_keep_their_rows_together():
     windows.close()
 
 
-@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("replacement", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_batches_of_windows_are_unbiased(replacement):
     data = {"v": np.arange(40, dtype=np.float32)}
     stream = {"v": bx.Stream(data["v"], window=16)}
