@@ -11,6 +11,7 @@ import scipy.optimize
 
 import bilevax as bx
 from bilevax.runs.chunks import advance, cast_numbers
+from bilevax.solvers.pieces.batch_rounds import lower_start
 
 ROWS, FEATURES = 1024, 6
 LONG = bx.SampledIBCG(passes=2000.0)
@@ -179,3 +180,26 @@ def test_few_rows_or_few_lower_variables_are_left_to_methods_on_all_rows():
     assert chosen(2_000, 7840) == "ProjectedIBCG"
     assert chosen(20_000, 100) == "ProjectedIBCG"
     assert chosen(2_000_000, 100) == "SampledIBCG"
+
+
+def test_x_waits_until_y_has_caught_up():
+    """From 1,000 the upper loss is still 1,000 times as large as at the end after two steps of 64 batches."""
+    states = []
+    bx.solve(
+        regression(heavy=16.0), LONG, jnp.zeros(FEATURES), jnp.full(FEATURES, 1e3), steps=30, every=1,
+        observers=lambda row, state: states.append(state),
+    )  # fmt: skip
+    moved = [bool(jnp.any(state.x != 0)) for state in states]
+    settling = [bool(state.rounds.settling) for state in states]
+    assert settling[2] and not any(moved[:4])
+    assert not settling[-1] and moved[-1]
+
+
+def test_the_first_x_is_tried_again_only_if_y_was_far_off():
+    problem, worse, first = replace(regression(), sampler=None), jnp.full(FEATURES, 3.0), jnp.zeros(FEATURES)
+    begin = lambda x, y: bx.ProjectedIBCG().init(problem, x, y, jnp.zeros(FEATURES))  # noqa: E731
+    solved = begin(worse, jnp.zeros(FEATURES))[0]
+    assert ell(problem)(np.asarray(worse)) > ell(problem)(np.asarray(first))
+    for y, kept in ((solved.y + 1e3, first), (solved.y, worse)):
+        state, _ = lower_start(lambda x, y=y: begin(x, y), worse, first, y, solved)
+        np.testing.assert_array_equal(state.x, kept)
