@@ -44,7 +44,7 @@ class AmIGO(eqx.Module):
     the share of their errors that y and w lose per step, on average; faster it would circle around the solution.
     On sampled problems that decays like (k+1)^(-1/2).
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs two gradients of f, `lower` of g, `adjoint` Hessian products (one more with "cg"), a cross product
     and a projection.
 

@@ -53,7 +53,7 @@ class BSA(eqx.Module):
     steps begin at 2/(mu_g + L_g), alpha_k is 1/(2 L_ell) over (k+1)^(1/2); both scales are ours. Even without
     sampling the truncation is noise, which BA does not have.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs two gradients of f, t_k of g, about b_k / 2 Hessian products, a cross product and a projection.
 
     >>> import bilevax as bx

@@ -45,7 +45,7 @@ class F2SA(eqx.Module):
     y and z lag, gamma = 1/(L_g + L_yy_f/lambda) and lambda = 10 L_yy_f / mu_g; these and the shared samples are ours.
     A number for `lam` keeps lambda fixed, and then a = c. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2).
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs `lower + 1` gradients of f, `2 lower + 2` of g and a projection, and no second derivatives.
 
     >>> import bilevax as bx

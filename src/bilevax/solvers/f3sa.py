@@ -44,7 +44,7 @@ class F3SA(eqx.Module):
     sample at the present and the previous point, and the noise exponents (a, c) are those that this allows. Scales are
     ours, and so is drawing two samples a step, one for y and z and one for x.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs four gradients of f, eight of g, half of them at the previous point, and a projection.
 
     >>> import bilevax as bx

@@ -41,7 +41,7 @@ class FSLA(eqx.Module):
     xi is beta mu_g / (2 L_ell), at most 1/(4 L_ell), and theta 1; on sampled problems all decay like (k+1)^(-1/2). The
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2); without a sampler that is IBCG with y first.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     Steps of y and w then decay only after the time in which both settle.
     One step costs three gradients of f, one of g, one Hessian and two cross products, and a projection.
 

@@ -38,7 +38,7 @@ class MASOBA(eqx.Module):
     stochastic Frank-Wolfe for convex problems. Without a sampler there is nothing to average, theta is 1 and the
     method is SOBA. The scales are ours; so is that x steps along the new average where the authors take the last.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     Steps of y and w then decay only after the time in which both settle.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection or lmo.
 

@@ -78,7 +78,7 @@ class SABA(eqx.Module):
     directions apart, which with one index for both levels changes nothing. `x_step="fw"` moves x by Frank-Wolfe
     with 2/(k+2).
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection; the start a
     pass over the batches.
 

@@ -40,7 +40,7 @@ class SRBA(eqx.Module):
     ours. w is clipped to a norm of C_y_f / mu_g if `constants` say what C_y_f is. `x_step="fw"` moves x by Frank-Wolfe
     with 2/(k+2). Without a sampler every direction is full, and the method is SOBA with constant steps.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs four gradients of f, two of g, two Hessian and two cross products on mini-batches, and a projection;
     every q-th half as many on all batches, each of which is counted.
 

@@ -41,7 +41,7 @@ class StocBiO(eqx.Module):
     the H_q shrink. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2), meant for problems without sampling: nothing
     averages the noise.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs two gradients of f, `lower` of g, Q Hessian products, a cross product and a projection.
 
     >>> import bilevax as bx

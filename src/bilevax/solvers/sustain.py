@@ -43,7 +43,7 @@ class SUSTAIN(eqx.Module):
     beta = 1.8/(mu_g + L_g), with the L_g of mini-batches, xi = beta mu_g / (2 L_ell), at most 1/(4 L_ell), and 1; the
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2).
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     Steps of y and w then decay only after the time in which both settle.
     One step costs four gradients of f, two of g, about kappa log k Hessian products (twice that without a sampler), two
     cross products and a projection.

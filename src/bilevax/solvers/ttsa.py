@@ -40,7 +40,7 @@ class TTSA(eqx.Module):
     without sampling noise. `fresh=False` takes the direction at the old y, as the IBCG paper prints it; `as_printed`
     has its steps too.
 
-    On mini-batches a step of x that is not given is that of decision 22 instead, on bounded sets the one of DoG.
+    On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     One step costs two gradients of f, one of g, about kappa log(k) / 2 Hessian products (twice that if deterministic),
     a cross product and a projection.
 
