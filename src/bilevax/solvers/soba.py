@@ -33,9 +33,9 @@ class SOBA(eqx.Module):
     """Stochastic bilevel algorithm, one simultaneous step of all three variables.
 
     The inner step rho is 1.8/(mu_g + L_g), with the L_g of mini-batches where there are any, the outer step xi
-    rho mu_g / (2 L_ell) but at most 1/(4 L_ell). Without a sampler both are constant; with
-    one, rho decays like k^(-1/2). The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without averaging that
-    is meant for problems without sampling (see MASOBA).
+    rho mu_g / (2 L_ell) but at most 1/(4 L_ell). Without a sampler both are constant; with one, rho decays like
+    k^(-1/2). The scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2) instead; without averaging that is
+    meant for problems without sampling (see MASOBA).
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
     Steps of y and w decay only after the time in which both settle.
