@@ -77,6 +77,45 @@ def test_it_ends_at_the_optimum_of_all_rows():
     assert value(np.asarray(result.x)) <= best.fun + 1e-8
 
 
+@pytest.mark.parametrize("method", [bx.PairwiseIBCG(), bx.AdaptiveIBCG()], ids=["pairwise", "adaptive"])
+def test_with_an_lmo_only_it_ends_at_the_optimum_of_all_rows(method):
+    corners = 2.0 * jnp.concatenate([jnp.eye(FEATURES), -jnp.eye(FEATURES)])
+    problem = replace(regression(), domain=bx.VertexHull(corners))
+    start = jnp.zeros(FEATURES)
+    result = bx.solve(problem, replace(LONG, method=method), start, start, steps=500, tol=1e-4, every=1)
+    assert result.status.name == "CONVERGED"
+    value, weights = ell(problem), np.full(2 * FEATURES, 1 / (2 * FEATURES))
+    best = scipy.optimize.minimize(
+        lambda v: value(v @ np.asarray(corners)),
+        weights,
+        bounds=[(0, 1)] * weights.size,
+        constraints={"type": "eq", "fun": lambda v: v.sum() - 1},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert value(np.asarray(result.x)) <= best.fun + 1e-4
+    lmos = result.trace["lmos"]
+    assert lmos[1] == 1 and result.trace["projections"][-1] == 0  # one for 64 mini-batches
+
+
+@pytest.mark.parametrize("domain", ["matrices", "hull"])
+def test_mini_batches_alone_get_most_of_the_way_with_one_move_for_all_of_them(domain):
+    problem, shape = regression(), (2, FEATURES // 2)
+    of_matrix = lambda function: lambda x, y, data: function(x.reshape(-1), y, data)  # noqa: E731
+    upper, lower = of_matrix(_upper), of_matrix(_lower)
+    x, method = jnp.zeros(shape), bx.ProjectedIBCG()
+    matrices = bx.NuclearBall(4.0)
+    if domain == "hull":
+        corners = 4.0 * jnp.concatenate([jnp.eye(FEATURES), -jnp.eye(FEATURES)]).reshape(-1, *shape)
+        matrices, method = bx.VertexHull(corners), bx.PairwiseIBCG()
+    problem = replace(problem, upper=upper, lower=lower, domain=matrices)
+    reference = bx.solve(replace(problem, sampler=None), method, x, jnp.zeros(FEATURES), tol=1e-6)
+    result = bx.solve(problem, replace(LONG, method=method), x, jnp.zeros(FEATURES), steps=60)
+    value = ell(problem)
+    start, least, end = (value(np.asarray(point).reshape(-1)) for point in (x, reference.x, result.x))
+    assert reference.status.name == "CONVERGED" and start > least
+    assert end - least <= 0.2 * (start - least)
+
+
 def test_mini_batches_alone_get_most_of_the_way():
     problem = regression()
     states = []
@@ -134,7 +173,7 @@ def test_a_sampled_gap_is_never_taken_for_convergence():
 
 
 def test_another_method_for_all_rows_is_refused_by_name():
-    with pytest.raises(TypeError, match="SampledIBCG: method must be a bx.ProjectedIBCG, got IBCG"):
+    with pytest.raises(TypeError, match="SampledIBCG: method must be a bx.ProjectedIBCG, bx.PairwiseIBCG or bx.AdaptiveIBCG, got IBCG"):
         bx.SampledIBCG(bx.IBCG())
 
 

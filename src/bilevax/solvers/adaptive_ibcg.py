@@ -57,9 +57,9 @@ class AdaptiveIBCG(eqx.Module):
         """There is nothing to estimate."""
         return self
 
-    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[AdaptiveIBCGState, Counts]:
-        """The lower level at the start."""
-        lower, counts = begin(problem, x, y)
+    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tuple[AdaptiveIBCGState, Counts]:
+        """The lower level at the start, from an adjoint w if there is one."""
+        lower, counts = begin(problem, x, y, w)
         nothing = jnp.zeros((), trees.dtype(x))
         return AdaptiveIBCGState(x, lower, nothing, jnp.zeros((), jnp.int32), problem.domain.start(x)), counts
 

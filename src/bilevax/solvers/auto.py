@@ -11,14 +11,13 @@ from jaxtyping import PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.sets import WholeSpace
 from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG
 from bilevax.solvers.block_ibcg import BlockIBCG
 from bilevax.solvers.pairwise_ibcg import PairwiseIBCG
 from bilevax.solvers.pieces.tracking import MOST_KEPT
 from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Solver
-from bilevax.solvers.sampled_ibcg import SampledIBCG
+from bilevax.solvers.sampled_ibcg import Later, SampledIBCG
 from bilevax.streaming.blocks import shapes
 
 SMALL_MATRIX = 60
@@ -43,8 +42,8 @@ class Choice(NamedTuple):
 def auto(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None) -> Solver:
     """The method that suits this problem best; `solve` takes it when none is named.
 
-    With a sampler of many batches, many rows and a cheap projection it begins with mini-batches (`SampledIBCG`).
-    Otherwise it uses all rows at every step.
+    With a sampler of many batches and many rows it begins with mini-batches (`SampledIBCG`). Otherwise it uses all rows
+    at every step.
 
     >>> import jax.numpy as jnp, bilevax as bx
     >>> problem = bx.BilevelProblem(
@@ -61,20 +60,24 @@ def choose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None) -> Cho
     like = problem.x_like if x0 is None else x0
     if like is None:
         raise ValueError("auto: the shape of x decides; give x0, or a problem with x_like.")
-    x, domain = jax.tree.map(jnp.asarray, like.zeros() if isinstance(like, trees.Shapes) else like), problem.domain
-    bounded = not np.isinf(float(domain.diameter(x).value))
-    projects = _has_projection(problem, x)
+    x = jax.tree.map(jnp.asarray, like.zeros() if isinstance(like, trees.Shapes) else like)
+    method, why = _on_all_rows(problem, x)
+    if not isinstance(method, Later) or problem.domain.kernels.on_host or not _has_many_batches(problem):
+        return Choice(method, why)
+    if _first_solve(problem, problem.y_like if y0 is None else y0) <= CHEAP:
+        return Choice(method, f"{why}, and all rows cost little")
+    return Choice(SampledIBCG(method), f"the problem has a sampler and many rows, and {why}")
+
+
+def _on_all_rows(problem: BilevelProblem, x: PyTree) -> Choice:
+    domain = problem.domain
     if _has_low_rank_steps(problem, x):
         return Choice(BlockIBCG(), "the set holds large matrices of low rank")
     if domain.minimizes_models and trees.size(x) <= FEW_COORDINATES:
         return Choice(ProjectedIBCG(), "the set can minimise a quadratic model")
-    if projects and not domain.kernels.on_host:
-        if _has_many_batches(problem):
-            if _first_solve(problem, problem.y_like if y0 is None else y0) > CHEAP:
-                return Choice(SampledIBCG(), "the problem has a sampler and many rows, and the set a cheap projection")
-            return Choice(ProjectedIBCG(), "the set has a cheap projection, and all rows cost little")
+    if _has_projection(problem, x) and not domain.kernels.on_host:
         return Choice(ProjectedIBCG(), "the set has a cheap projection")
-    if not bounded:
+    if np.isinf(float(domain.diameter(x).value)):
         return Choice(ProjectedIBCG(), "the set is unbounded")
     if trees.size(x) < MANY:
         return Choice(PairwiseIBCG(), "the set has no cheap projection")
@@ -82,10 +85,9 @@ def choose(problem: BilevelProblem, x0: PyTree = None, y0: PyTree = None) -> Cho
 
 
 def _has_many_batches(problem: BilevelProblem) -> bool:
-    """Whether steps on mini-batches are a good start: there are many, and none of them decomposes a matrix."""
-    vectors = problem.domain.tells_faces or isinstance(problem.domain, WholeSpace)
-    sampler, given = problem.sampler, problem.structure
-    return bool(sampler is not None and sampler.batches >= MANY_BATCHES and vectors and given.solve_lower is None)
+    """Whether mini-batches could be a good start."""
+    sampler = problem.sampler
+    return sampler is not None and sampler.batches >= MANY_BATCHES and problem.structure.solve_lower is None
 
 
 def _first_solve(problem: BilevelProblem, y: PyTree) -> float:

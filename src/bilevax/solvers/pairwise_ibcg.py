@@ -71,9 +71,9 @@ class PairwiseIBCG(eqx.Module):
         """There is nothing to estimate."""
         return self
 
-    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[PairwiseIBCGState, Counts]:
-        """The start is the only atom."""
-        lower, counts = begin(problem, x, y)
+    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tuple[PairwiseIBCGState, Counts]:
+        """The start is the only atom; w is an adjoint to begin with, if there is one."""
+        lower, counts = begin(problem, x, y, w)
         flat, _ = ravel_pytree(x)
         room = self.capacity or max(10, min(flat.size + 2, 200, int(2e7 / flat.size)))
         atoms = jnp.zeros((room, flat.size), flat.dtype).at[0].set(flat)

@@ -13,13 +13,19 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
+from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG, AdaptiveIBCGState
+from bilevax.solvers.pairwise_ibcg import PairwiseIBCG, PairwiseIBCGState
+from bilevax.solvers.pieces.batch_moves import BATCHES, Mover, as_arrays
 from bilevax.solvers.pieces.batch_rounds import Rounds, first_round, lower_start
-from bilevax.solvers.pieces.batch_steps import BATCHES, Point, batch_steps, first_step, start_point, steps_in_a_pass
+from bilevax.solvers.pieces.batch_steps import Point, start_point, steps_in_a_pass
 from bilevax.solvers.pieces.defaults import check_steps
 from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
-from bilevax.solvers.protocol import Counts, Info, Observation, add_counts, no_counts
+from bilevax.solvers.protocol import Counts, Info, Observation, no_counts
 from bilevax.theory import Constants
 
+Later = ProjectedIBCG | PairwiseIBCG | AdaptiveIBCG
+"""The methods that can go on with all rows."""
+LaterState = ProjectedIBCGState | PairwiseIBCGState | AdaptiveIBCGState
 _MOST = 200
 """The most steps on mini-batches, unless they are fewer than eight passes over the rows."""
 
@@ -33,7 +39,7 @@ class SampledIBCGState(eqx.Module):
     rounds: Rounds
     first: PyTree
     direction: PyTree
-    later: ProjectedIBCGState
+    later: LaterState
 
     x = property(lambda self: self.point.x)
     y = property(lambda self: self.point.y)
@@ -41,10 +47,11 @@ class SampledIBCGState(eqx.Module):
 
 
 class SampledIBCG(eqx.Module):
-    """Single-loop steps on mini-batches, then `ProjectedIBCG` on all rows.
+    """Single-loop steps on mini-batches, then `method` on all rows: `ProjectedIBCG`, `PairwiseIBCG` or `AdaptiveIBCG`.
 
     One step consists of 64 mini-batches, on each of which x, y and w move once: y and w by the inverse curvature of
-    batches, x by xi. At first x stays, until y and w have caught up; then xi is a fiftieth of f / |F|^2. Steps make
+    batches, x by xi. On sets of matrices and with an lmo, x moves once after the 64. At first x stays, until y and w
+    have caught up; then xi is a fiftieth of the step at which f would fall to zero if it were linear. Steps make
     rounds, at first of one step. If the mean of f over a round falls by more than its noise, xi grows. If f rises, the
     round is undone and xi shrinks. If noise hides the change, xi shrinks and the next round is twice as long. When a
     round costs more than `passes` passes over the rows, `method` goes on with all rows. Directions of y and w that are
@@ -58,19 +65,24 @@ class SampledIBCG(eqx.Module):
     >>> solver = bx.SampledIBCG()
     """
 
-    oracle: ClassVar[str] = "project"
     loops: ClassVar[int] = 2
     all_rows: ClassVar[bool] = True
     few_steps: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = BATCHES
-    method: ProjectedIBCG = ProjectedIBCG()
+    method: Later = ProjectedIBCG()
     passes: float = eqx.field(static=True, default=2.0, kw_only=True)
     constants: Constants | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         check_steps(self, passes=self.passes)
-        if not isinstance(self.method, ProjectedIBCG):
-            raise TypeError(f"SampledIBCG: method must be a bx.ProjectedIBCG, got {self.method!r}.")
+        if not isinstance(self.method, Later):
+            known = "bx.ProjectedIBCG, bx.PairwiseIBCG or bx.AdaptiveIBCG"
+            raise TypeError(f"SampledIBCG: method must be a {known}, got {self.method!r}.")
+
+    @property
+    def oracle(self) -> str:
+        """That of the method."""
+        return self.method.oracle
 
     def prepare(self, problem: BilevelProblem, x: PyTree, y: PyTree, key: Array) -> SampledIBCG:
         """There is nothing to estimate."""
@@ -93,23 +105,24 @@ class SampledIBCG(eqx.Module):
     def step(self, problem: BilevelProblem, state: SampledIBCGState, key: Array) -> tuple[SampledIBCGState, Info]:
         """64 mini-batches, or one step on all rows."""
         sampled, everything = problem.sampler is not None and not problem.host, replace(problem, sampler=None)
+        mover = Mover(self.method.oracle)
         passes = replace(problem, sampler=None if problem.sampler is None else problem.sampler.in_passes())
 
         def on_all_rows() -> tuple[SampledIBCGState, Info]:
             later, info = self.method.step(everything, state.later, key)
-            counts = jax.tree.map(lambda calls: jnp.asarray(calls, jnp.int32), info.counts)
-            return _at(replace(state, k=state.k + 1), later), replace(info, counts=counts)
+            return _at(replace(state, k=state.k + 1), later), as_arrays(info)
 
         def on_batches() -> tuple[SampledIBCGState, Info]:
-            following = _after_batches(passes, state, key)
-            rounds, steps = following.rounds, steps_in_a_pass(problem)
+            rounds, point, direction = state.rounds.step(passes, mover, state.point, state.direction, state.k, key)
+            direction = trees.choose(trees.all_finite(direction), direction, state.direction)
+            following = replace(state, point=point, k=state.k + 1, rounds=rounds, direction=direction)
+            steps = steps_in_a_pass(problem)
             ends = (rounds.length > int(self.passes * steps)) | (state.k >= max(_MOST, int(8 * steps)))
             done = ends | ~(rounds.settling | (rounds.xi > 0))
             following, spent = jax.lax.cond(done, lambda: change(following), lambda: (following, no_counts()))
-            counts = Counts(*(jnp.full((), BATCHES * calls, jnp.int32) for calls in (2, 1, 1, 1, 0, 1)))
             F = following.direction  # not finite if the first step overflowed and was undone
             F = trees.choose(trees.all_finite(F), F, trees.zeros_like(F))
-            return following, Info(state.x, F, add_counts(counts, spent))
+            return following, mover.info(problem, state.x, F, spent)
 
         def change(state: SampledIBCGState) -> tuple[SampledIBCGState, Counts]:
             begin = lambda x: self.method.init(everything, x, state.y, state.w)  # noqa: E731
@@ -119,22 +132,7 @@ class SampledIBCG(eqx.Module):
         return jax.lax.cond(state.sampling, on_batches, on_all_rows) if sampled else on_all_rows()
 
 
-def _after_batches(problem: BilevelProblem, state: SampledIBCGState, key: Array) -> SampledIBCGState:
-    """Where the mini-batches led, and the step sizes for the next ones."""
-    k, before = state.k, state.rounds
-    moved = batch_steps(problem, state.point, before.xi, before.pace, k, key)
-
-    def settle() -> tuple[Rounds, Point]:
-        rounds, point = before.settle(moved, k)
-        xi = jax.lax.cond(rounds.settling, lambda: before.xi, lambda: first_step(problem, point))
-        return replace(rounds, xi=xi), point
-
-    rounds, point = jax.lax.cond(before.settling, settle, lambda: before.after(moved))
-    direction = trees.choose(trees.all_finite(moved.direction), moved.direction, state.direction)
-    return replace(state, point=point, k=k + 1, rounds=rounds, direction=direction)
-
-
-def _at(state: SampledIBCGState, later: ProjectedIBCGState) -> SampledIBCGState:
+def _at(state: SampledIBCGState, later: LaterState) -> SampledIBCGState:
     """The point of the method on all rows."""
     point = state.point._replace(x=later.x, y=later.y, w=later.w)
     return replace(state, point=point, direction=later.lower.F, later=later)

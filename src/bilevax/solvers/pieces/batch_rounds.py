@@ -16,7 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree, Scalar
 
 from bilevax import trees
-from bilevax.solvers.pieces.batch_steps import Moved, Point
+from bilevax.problem import BilevelProblem
+from bilevax.solvers.pieces.batch_moves import Mover
+from bilevax.solvers.pieces.batch_steps import Moved, Point, batch_steps
 from bilevax.solvers.protocol import Counts, add_counts, no_counts
 
 _OFF = 0.3  # a distance of y from the lower solution, over its size
@@ -54,6 +56,30 @@ class Rounds(eqx.Module):
     """Whether x stays because y and w still have to catch up with it."""
     start: Scalar
     """f in the first step."""
+
+    def step(
+        self, problem: BilevelProblem, mover: Mover, point: Point, before: PyTree, k: Int[Array, ""], key: Array
+    ) -> tuple[Rounds, Point, PyTree]:
+        """One step on mini-batches: the next step sizes, the point to go on from, and the mean direction.
+
+        `before` is the direction of the last step.
+        """
+        moved = batch_steps(problem, mover, point, self.xi, self.pace, k, key)
+        if not mover.often(problem):
+            # The longer the rounds, the more noise: the mean is over as many steps, those of late count more.
+            weight = jnp.where(self.settling, 1, 2 / (1 + self.length.astype(self.xi.dtype)))
+            direction = jax.tree.map(
+                lambda a, b: jnp.where(weight < 1, a + weight * (b - a), b), before, moved.direction
+            )
+            x = mover.after_all_batches(problem, moved.point.x, direction, self.xi)
+            moved = moved._replace(point=moved.point._replace(x=x), direction=direction)
+
+        def settle() -> tuple[Rounds, Point]:
+            rounds, point = self.settle(moved, k)
+            first = lambda: mover.first_step(problem, point.x, point.y, point.w)  # noqa: E731
+            return replace(rounds, xi=jax.lax.cond(rounds.settling, lambda: self.xi, first)), point
+
+        return *jax.lax.cond(self.settling, settle, lambda: self.after(moved)), moved.direction
 
     def settle(self, moved: Moved, k: Int[Array, ""]) -> tuple[Rounds, Point]:
         """One step more in which x stays, until f changes by no more than its noise or a tenth of its whole change.

@@ -13,16 +13,13 @@ from bilevax import trees
 from bilevax.estimation import lower_spectrum
 from bilevax.problem import BilevelProblem
 from bilevax.randomness import at_step
+from bilevax.solvers.pieces.batch_moves import BATCHES, Mover
 from bilevax.solvers.pieces.directions import Directions, directions
 
-BATCHES = 64
-"""Mini-batches in one call of `batch_steps`."""
 _PROBES, _PRODUCTS = 4, 6
 """Mini-batches whose curvature is measured before, and Hessian products for each."""
 _FORGET = 0.9
 """The curvature of batches falls by at most this factor from one call to the next."""
-_SHARE = 0.02
-"""The first step of x, over the one at which a linear f would fall to zero."""
 _LONGEST = 2.0
 """A direction is cut to so many times the usual size."""
 
@@ -56,9 +53,9 @@ class Moved(NamedTuple):
 
 
 def batch_steps(
-    problem: BilevelProblem, point: Point, xi: Scalar, pace: Scalar, k: Int[Array, ""], key: Array
+    problem: BilevelProblem, mover: Mover, point: Point, xi: Scalar, pace: Scalar, k: Int[Array, ""], key: Array
 ) -> Moved:
-    """`BATCHES` projected steps of x by xi, and steps of y and w by `pace` over the curvature of some batches.
+    """`BATCHES` steps of y and w by `pace` over the curvature of some batches; x moves by xi with each, or not.
 
     The batches are those of the steps `k BATCHES`, `k BATCHES + 1`, ... of the run.
     """
@@ -71,7 +68,7 @@ def batch_steps(
         p = problem.sample(keys(i))
         D, f = directions(p, x, y, w), p.upper_value(x, y)
         d_y, d_w, sizes = _cut(D, sizes)
-        x_next = problem.domain.project(trees.axpy(-xi, D.x, x))
+        x_next = mover.with_one_batch(problem, x, D.x, xi)
         moved = Point(x_next, trees.axpy(-rho, d_y, y), trees.axpy(-rho, d_w, w), sizes, curvature)
         return moved, trees.axpy(1 / BATCHES, D.x, mean), total + f, squares + f * f
 
@@ -114,14 +111,6 @@ def _cut_one(d: PyTree, usual: Scalar) -> tuple[PyTree, Scalar]:
     most = jnp.where(usual > 0, _LONGEST * usual, size)
     cut = trees.scale(jnp.where(size > most, most / jnp.where(size > 0, size, 1), 1), d)
     return cut, jnp.where(usual > 0, 0.9 * usual + 0.1 * jnp.minimum(size, most), size)
-
-
-def first_step(problem: BilevelProblem, point: Point) -> Scalar:
-    """A share of f / |F|^2, at which a linear f would fall to zero, with F on all rows; zero if F is."""
-    f, (f_x, _) = problem.upper_value_and_grads(point.x, point.y)
-    F = trees.sub(f_x, problem.lower_cross(point.x, point.y, point.w))
-    square = trees.inner(F, F)
-    return jnp.where(square > 0, _SHARE * jnp.abs(f) / jnp.where(square > 0, square, 1), 0)
 
 
 def steps_in_a_pass(problem: BilevelProblem) -> float:
