@@ -173,7 +173,9 @@ def test_a_sampled_gap_is_never_taken_for_convergence():
 
 
 def test_another_method_for_all_rows_is_refused_by_name():
-    with pytest.raises(TypeError, match="SampledIBCG: method must be a bx.ProjectedIBCG, bx.PairwiseIBCG or bx.AdaptiveIBCG, got IBCG"):
+    with pytest.raises(
+        TypeError, match="SampledIBCG: method must be a bx.ProjectedIBCG, bx.PairwiseIBCG or bx.AdaptiveIBCG, got IBCG"
+    ):
         bx.SampledIBCG(bx.IBCG())
 
 

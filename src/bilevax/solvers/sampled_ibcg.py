@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,19 +13,18 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from bilevax import trees
 from bilevax.problem import BilevelProblem
-from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG, AdaptiveIBCGState
-from bilevax.solvers.pairwise_ibcg import PairwiseIBCG, PairwiseIBCGState
+from bilevax.solvers.adaptive_ibcg import AdaptiveIBCG
+from bilevax.solvers.pairwise_ibcg import PairwiseIBCG
 from bilevax.solvers.pieces.batch_moves import BATCHES, Mover, as_arrays
 from bilevax.solvers.pieces.batch_rounds import Rounds, first_round, lower_start
 from bilevax.solvers.pieces.batch_steps import Point, start_point, steps_in_a_pass
 from bilevax.solvers.pieces.defaults import check_steps
-from bilevax.solvers.projected_ibcg import ProjectedIBCG, ProjectedIBCGState
+from bilevax.solvers.projected_ibcg import ProjectedIBCG
 from bilevax.solvers.protocol import Counts, Info, Observation, no_counts
 from bilevax.theory import Constants
 
 Later = ProjectedIBCG | PairwiseIBCG | AdaptiveIBCG
 """The methods that can go on with all rows."""
-LaterState = ProjectedIBCGState | PairwiseIBCGState | AdaptiveIBCGState
 _MOST = 200
 """The most steps on mini-batches, unless they are fewer than eight passes over the rows."""
 
@@ -39,7 +38,7 @@ class SampledIBCGState(eqx.Module):
     rounds: Rounds
     first: PyTree
     direction: PyTree
-    later: LaterState
+    later: Any
 
     x = property(lambda self: self.point.x)
     y = property(lambda self: self.point.y)
@@ -132,7 +131,7 @@ class SampledIBCG(eqx.Module):
         return jax.lax.cond(state.sampling, on_batches, on_all_rows) if sampled else on_all_rows()
 
 
-def _at(state: SampledIBCGState, later: LaterState) -> SampledIBCGState:
+def _at(state: SampledIBCGState, later: Any) -> SampledIBCGState:
     """The point of the method on all rows."""
     point = state.point._replace(x=later.x, y=later.y, w=later.w)
     return replace(state, point=point, direction=later.lower.F, later=later)
