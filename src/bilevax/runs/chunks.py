@@ -147,9 +147,9 @@ def prepare(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, key: 
     return solver.prepare(problem, x, y, key)
 
 
-def init(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree) -> tuple[Any, Counts]:
+def init(problem: BilevelProblem, solver: Solver, *start: PyTree) -> tuple[Any, Counts]:
     """`solver.init` as a function that can be compiled."""
-    return solver.init(problem, x, y)
+    return solver.init(problem, *start)
 
 
 def observe(problem: BilevelProblem, solver: Solver, state: Any) -> tuple[Observation, StepSummary]:

@@ -19,7 +19,7 @@ from bilevax.runs import metrics as measures
 from bilevax.runs.audit import Audit, audit
 from bilevax.runs.certificate import Certificate
 from bilevax.runs.clock import Clock
-from bilevax.runs.divergence import growing
+from bilevax.runs.divergence import growing, nonfinite
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.plan import Plan
 from bilevax.runs.progress import Progress
@@ -82,12 +82,12 @@ class Run:
         """Take the steps to come on this problem."""
         self.problem = replace(problem, solver_kernels=self._solver_kernels)
 
-    def restart(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> None:
-        """Begin at (x, y), on this problem."""
+    def restart(self, problem: BilevelProblem, x: PyTree, y: PyTree, *w: PyTree) -> None:
+        """Begin at (x, y), on this problem; with an adjoint for a solver that can begin with one."""
         self.use(problem)
         with one_blas_thread():
-            (self.state, counts), seconds = self.clock.call(self._stage.init, self.problem, self.solver, x, y, self.k)
-        self.clock.seconds += seconds
+            begun, seconds = self.clock.call(self._stage.init, self.k, self.problem, self.solver, x, y, *w)
+        (self.state, counts), self.clock.seconds = begun, self.clock.seconds + seconds
         self.spoiled = not bool(trees.all_finite(trees.on_host((self.state.x, self.state.y))))
         if self.spoiled:
             self.state = eqx.tree_at(lambda s: (s.x, s.y), self.state, (x, y))
@@ -181,9 +181,9 @@ class Run:
         self._count(chunk.counts)
         if self._stage.has_sampled(self.state):
             self._stage.use_all_rows(self.problem, self.solver)
-            k = self.state.k
-            self.restart(self.problem, self.state.x, self.state.y)
-            self.state = eqx.tree_at(lambda s: s.k, self.state, k)
+            before = self.state
+            self.restart(self.problem, before.x, before.y, before.w)
+            self.state = eqx.tree_at(lambda s: s.k, self.state, before.k)
         if self.after_step is not None:
             self.after_step(self)
 
@@ -225,7 +225,7 @@ class Run:
     def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
         with self.clock.compilation():
             solves = takes_few_steps(self.solver) and not self._sampling()
-            diverges = growing(self.trace, self.problem, self.state, self.begun[1], solves)
+            diverges = growing(self.trace, self.problem, self.state, self.begun, solves)
         if diverges:
             return Stop(Status.STALLED, diverges)
         for rule in rules:
@@ -325,8 +325,8 @@ class Run:
             if not bool(chunk.finite):
                 break
             self._accept(chunk, 1)
-        culprit = _first_nonfinite(chunk)
-        return Stop(Status.NONFINITE, f"step {self.k} made {culprit} non-finite; the state before it is kept")
+        words = nonfinite(chunk, self.problem, self.state, self.begun, takes_few_steps(self.solver))
+        return Stop(Status.NONFINITE, f"step {self.k} made {words}")
 
 
 def _add_metrics(row: Row, values: Mapping[str, Any]) -> None:
@@ -337,14 +337,3 @@ def _add_metrics(row: Row, values: Mapping[str, Any]) -> None:
         if np.ndim(value) or not np.isreal(value):
             raise ValueError(f"solve: the metric {name!r} must be one real number, got shape {np.shape(value)}.")
         row[name] = float(value)
-
-
-def _first_nonfinite(chunk: chunks.Chunk) -> str:
-    parts = {
-        "w": getattr(chunk.state, "w", None),
-        "the direction": chunk.summary.grad_norm,
-        "x": chunk.state.x,
-        "y": chunk.state.y,
-    }
-    bad = [name for name, part in parts.items() if part is not None and not bool(trees.all_finite(trees.on_host(part)))]
-    return bad[0] if bad else "a quantity"

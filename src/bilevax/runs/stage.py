@@ -101,9 +101,9 @@ class Stage:
             return steps
         return 1 if self._later else min(steps, self._windows.left(k))
 
-    def init(self, problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, k: int) -> tuple[Any, Counts]:
-        """The first state."""
-        return self._init(self.at(problem, k), solver, x, y)
+    def init(self, k: int, problem: BilevelProblem, solver: Solver, *start: PyTree) -> tuple[Any, Counts]:
+        """The first state, from x, y and an adjoint if there is one."""
+        return self._init(self.at(problem, k), solver, *start)
 
     def advance(
         self, problem: BilevelProblem, solver: Solver, state: Any, key: Array, k: int, count: Array

@@ -87,10 +87,10 @@ class SampledIBCG(eqx.Module):
         """There is nothing to estimate."""
         return self
 
-    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree) -> tuple[SampledIBCGState, Counts]:
-        """The start as it is, with the adjoint at zero."""
+    def init(self, problem: BilevelProblem, x: PyTree, y: PyTree, w: PyTree = None) -> tuple[SampledIBCGState, Counts]:
+        """The start as it is, with the adjoint at zero; on all rows w is one to begin with."""
         point = start_point(x, y)
-        begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y)
+        begin = functools.partial(self.method.init, replace(problem, sampler=None), x, y, w)
         sampling = problem.sampler is not None and not problem.host
         later, counts = (trees.zeros_like(jax.eval_shape(begin)[0]), no_counts()) if sampling else begin()
         unknown, none = trees.scale(jnp.nan, trees.zeros_like(x)), jnp.zeros((), jnp.int32)

@@ -14,15 +14,12 @@ from bilevax.estimation import lower_spectrum
 from bilevax.problem import BilevelProblem
 from bilevax.randomness import at_step
 from bilevax.solvers.pieces.batch_moves import BATCHES, Mover
-from bilevax.solvers.pieces.directions import Directions, directions
+from bilevax.solvers.pieces.directions import Directions, cut_to_usual, directions
 
 _PROBES, _PRODUCTS = 4, 6
 """Mini-batches whose curvature is measured before, and Hessian products for each."""
 _FORGET = 0.9
 """The curvature of batches falls by at most this factor from one call to the next."""
-_LONGEST = 2.0
-"""A direction is cut to so many times the usual size."""
-
 _OVERHEAD = 20_000
 """A step on a mini-batch takes as long as reading so many numbers, however small the batch is."""
 
@@ -107,10 +104,8 @@ def _cut(D: Directions, sizes: tuple[Scalar, Scalar]) -> tuple[PyTree, PyTree, t
 
 
 def _cut_one(d: PyTree, usual: Scalar) -> tuple[PyTree, Scalar]:
-    size = trees.norm(d)
-    most = jnp.where(usual > 0, _LONGEST * usual, size)
-    cut = trees.scale(jnp.where(size > most, most / jnp.where(size > 0, size, 1), 1), d)
-    return cut, jnp.where(usual > 0, 0.9 * usual + 0.1 * jnp.minimum(size, most), size)
+    size, cut = cut_to_usual(d, usual)
+    return trees.scale(cut, d), jnp.where(usual > 0, 0.9 * usual + 0.1 * size, size)
 
 
 def steps_in_a_pass(problem: BilevelProblem) -> float:

@@ -11,6 +11,9 @@ from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Schedule
 
+_LONGEST = 2.0
+"""A direction is cut to so many times the usual size."""
+
 
 class Directions(NamedTuple):
     """What moves y, w and x at one point."""
@@ -41,3 +44,10 @@ def into_ball(w: PyTree, radius: Scalar | float) -> PyTree:
     """`w` clipped to a norm of at most `radius`; a radius that is not known (NaN) clips nothing."""
     size = trees.norm(w)
     return trees.scale(jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1), w)
+
+
+def cut_to_usual(d: PyTree, usual: Scalar) -> tuple[Scalar, Scalar]:
+    """The size of d, at most twice the usual one, and the factor that makes it so; zero is no usual size."""
+    size = trees.norm(d)
+    cut = jnp.where(usual > 0, jnp.minimum(size, _LONGEST * usual), size)
+    return cut, jnp.where(size > 0, cut / jnp.where(size > 0, size, 1), 1)

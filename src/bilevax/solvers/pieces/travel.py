@@ -11,13 +11,12 @@ from jaxtyping import PyTree, Scalar
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.schedules import Cut, Travelled
+from bilevax.solvers.pieces.directions import cut_to_usual
 
 _FIRST = 0.1
 """The distance that counts as travelled before the first step, over the size of x or of the set."""
 _GROWS = 1.05
 """x still travels if it comes so many times as far as before."""
-_LONGEST = 2.0
-"""A direction is cut to so many times the root of the mean square of those before."""
 _SLOW = 100.0
 """At first x moves by at most a tenth of the distance in a step: y and w must be able to follow."""
 
@@ -71,9 +70,8 @@ class Travel(eqx.Module):
 
 def _with(squares: Scalar, steps: Scalar, d: PyTree) -> tuple[Scalar, Scalar]:
     """The sum of squares with one direction more, and the factor by which that is cut."""
-    size, usual = trees.norm(d), jnp.sqrt(squares / jnp.maximum(steps, 1))
-    used = jnp.where(usual > 0, jnp.minimum(size, _LONGEST * usual), size)
-    return squares + used**2, used / jnp.where(size > 0, size, 1)
+    used, cut = cut_to_usual(d, jnp.sqrt(squares / jnp.maximum(steps, 1)))
+    return squares + used**2, cut
 
 
 def bounded(problem: BilevelProblem, x: PyTree) -> bool:
