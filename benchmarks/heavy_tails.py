@@ -75,9 +75,12 @@ def main():
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", not options.single)
-    rows = []
+    rows, before = [], None
     for case in itertools.product(options.only, options.losses, options.batches, options.sets, options.heavy):
         name, loss, batch, domain, heavy = case
+        if name != before:
+            before = name
+            jax.clear_caches()  # the memory maps of thousands of executables are more than a system allows
         if domain == "space" and getattr(METHODS[name], "oracle", None) == "lmo":
             continue
         steps = max(20, steps_of(name) // 10) if options.quick else None
@@ -86,7 +89,11 @@ def main():
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(markdown([{k: v for k, v in row.items() if k != "message"} for row in rows]))
-    bad = [row for row in rows if row["last |y|"] > 10 or row["status"] == "NONFINITE"]
+    told = [row for row in rows if "x has moved to where lower" in row["message"]]
+    bad = [
+        row for row in rows if row not in told and (row["last |y|"] > 10 or row["status"] in ("NONFINITE", "STALLED"))
+    ]
+    print(f"{len(told)} runs end because x is where the lower level is far more curved, and say so.")
     print(f"{len(bad)} of {len(rows)} runs fail: {', '.join(sorted({row['method'] for row in bad})) or 'none'}")
 
 

@@ -229,7 +229,7 @@ PSEUDO_CODE = {
 
 
 @pytest.mark.parametrize("batch", [None, 7])
-@pytest.mark.parametrize("name", PSEUDO_CODE)
+@pytest.mark.parametrize("name", zoo.every_second(PSEUDO_CODE))
 def test_the_method_is_its_pseudo_code(name, batch):
     solver, steps, options = PSEUDO_CODE[name]
     sum_ = Sum(batch)
@@ -304,7 +304,9 @@ def spread(values):
 
 @pytest.mark.parametrize(
     ("method", "domain"),
-    [(m, d) for m in PENALISED for d in (SETS if m in ("PBGD value", "F2SA") else ["WholeSpace", "NuclearBall"])],
+    zoo.every_second(
+        (m, d) for m in PENALISED for d in (SETS if m in ("PBGD value", "F2SA") else ["WholeSpace", "NuclearBall"])
+    ),
 )
 def test_the_limit_is_the_penalised_solution_and_its_error_falls_like_one_over_the_penalty(method, domain):
     make, order, steps, kappa = PENALISED[method]
@@ -376,7 +378,7 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", zoo.every_second(DEFAULTS))
 def test_defaults_with_estimated_constants_come_close_without_sampling(name):
     solver, bound = DEFAULTS[name]
     found = excess(Sum(), solver, 2000, KEY[None])

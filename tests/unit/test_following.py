@@ -126,7 +126,7 @@ def test_a_step_along_which_ell_bends_down_teaches_nothing():
 
 
 @pytest.mark.parametrize("name", ["Simplex", "L1Ball", "Box", "L2Ball", "GroupL2Ball", "Polytope"])
-@pytest.mark.parametrize("kappa", [1e1, 1e6])
+@pytest.mark.parametrize("kappa", [pytest.param(1e1, marks=pytest.mark.slow), 1e6])
 def test_the_minimum_of_a_model_over_a_set(name, kappa):
     """The optimality condition by the lmo, which the search for the minimum never calls."""
     domain, like = zoo.SETS[name]
@@ -204,7 +204,7 @@ def ours(name):
 LATER = ["WholeSpace", "Simplex", "L1Ball", "CappedSimplex", "Birkhoff", "UserSet", "L2Ball"]
 
 
-@pytest.mark.parametrize("kappa", [1e1, 1e5])
+@pytest.mark.parametrize("kappa", [pytest.param(1e1, marks=pytest.mark.slow), 1e5])
 @pytest.mark.parametrize(
     "name", ["Box", "VertexHull", "Polytope", *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)]
 )
