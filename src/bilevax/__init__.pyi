@@ -16,6 +16,7 @@ from bilevax.problems import minimax as minimax
 from bilevax.runs.audit import Audit as Audit
 from bilevax.runs.audit import audit as audit
 from bilevax.runs.audit import exact_metrics as exact_metrics
+from bilevax.runs.checkpoint import Checkpoint as Checkpoint
 from bilevax.runs.chunks import run as run
 from bilevax.runs.compare import compare as compare
 from bilevax.runs.comparison import Comparison as Comparison
@@ -24,6 +25,7 @@ from bilevax.runs.path import PathResult as PathResult
 from bilevax.runs.path import path as path
 from bilevax.runs.result import Result as Result
 from bilevax.runs.result import SolveFailed as SolveFailed
+from bilevax.runs.resume import resume as resume
 from bilevax.runs.solve import solve as solve
 from bilevax.runs.stopping import Status as Status
 from bilevax.runs.stopping import Stop as Stop

@@ -27,21 +27,57 @@ def unpacked(path: Path) -> bytes:
     return data
 
 
+class Disk:
+    """The calls by which files are written; tests put a disk here that fails."""
+
+    def create(self, folder: Path, name: str, mode: str) -> Any:
+        """A new file with a name that no other process takes, open for writing."""
+        handle, path = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+        stream = os.fdopen(handle, mode, newline="" if mode == "w" else None)
+        return stream, Path(path)
+
+    def append(self, path: Path) -> Any:
+        """A file open for writing at its end."""
+        return open(path, "ab")
+
+    def flush(self, stream: Any) -> None:
+        """Wait until what was written is on the disk."""
+        stream.flush()
+        os.fsync(stream.fileno())
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file the name of another, which is gone."""
+        os.replace(old, new)
+
+    def flush_folder(self, folder: Path) -> None:
+        """Wait until the names in a folder are on the disk."""
+        if os.name != "posix":
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+DISK = Disk()
+
+
 def write_atomic(path: str | Path, write: Callable[[Any], Any], mode: str = "w") -> Path:
-    """Write through a temporary name in the same folder, flush, then rename."""
+    """Write through a temporary name in the same folder, flush, rename, and flush the folder."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    stream, temporary = DISK.create(path.parent, path.name, mode)
     try:
-        with os.fdopen(handle, mode, newline="" if mode == "w" else None) as stream:
+        with stream:
             write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+            DISK.flush(stream)
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        DISK.rename(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    DISK.flush_folder(path.parent)
     return path
 
 

@@ -22,7 +22,7 @@ class Certificate:
         self._problem = problem
         self._diameter = float(problem.domain.diameter(x).value)
         self._eps = float(np.finfo(trees.dtype(x)).eps)
-        self._residuals: list[RowResiduals] = []
+        self.residuals: list[RowResiduals] = []
         self.constants: Constants | None = getattr(solver, "constants", None)
         self.source = "given" if all_given(self.constants) else "estimated"
         """"given" if the bound uses constants of the user only; "estimated"; or empty, where there is none."""
@@ -45,11 +45,11 @@ class Certificate:
 
     def add(self, residuals: RowResiduals) -> None:
         """What a row measured."""
-        self._residuals.append(residuals)
+        self.residuals.append(residuals)
 
     def bound(self, row: Row) -> float:
         """The bound for the newest row, if all constants are given."""
-        return self._bound(row, self._residuals[-1]) if self.source == "given" else np.nan
+        return self._bound(row, self.residuals[-1]) if self.source == "given" else np.nan
 
     def _bound(self, row: Row, residuals: RowResiduals) -> float:
         assert self.constants is not None
@@ -63,6 +63,6 @@ class Certificate:
 
         def late() -> list[float]:
             self.constants = estimated_constants(self._problem, points)
-            return [self._bound(row, seen) for row, seen in zip(trace, self._residuals, strict=True)]
+            return [self._bound(row, seen) for row, seen in zip(trace, self.residuals, strict=True)]
 
         trace.compute_late("gap_bound", late)

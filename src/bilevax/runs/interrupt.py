@@ -9,15 +9,18 @@ from typing import Any
 
 
 class Interrupt:
-    """While it holds, the first Ctrl-C sets a flag and the second raises."""
+    """While it holds, the first Ctrl-C sets a flag and the second raises; SIGTERM as well for a run that is saved."""
 
     flag = False
 
+    def __init__(self, saved: bool = False) -> None:
+        self._signals = [signal.SIGINT, signal.SIGTERM] if saved else [signal.SIGINT]
+
     def __enter__(self) -> Interrupt:
         self.flag = False
-        self.previous: Any = None
+        self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self.previous = signal.signal(signal.SIGINT, self._receive)
+            self._previous = {number: signal.signal(number, self._receive) for number in self._signals}
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -26,5 +29,5 @@ class Interrupt:
         self.flag = True
 
     def __exit__(self, *_: Any) -> None:
-        if self.previous is not None:
-            signal.signal(signal.SIGINT, self.previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

@@ -18,6 +18,7 @@ from bilevax.runs import chunks
 from bilevax.runs import metrics as measures
 from bilevax.runs.audit import Audit, audit
 from bilevax.runs.certificate import Certificate
+from bilevax.runs.checkpoint import Saver
 from bilevax.runs.clock import Clock
 from bilevax.runs.divergence import growing, nonfinite
 from bilevax.runs.interrupt import Interrupt
@@ -65,7 +66,8 @@ class Run:
             self.solver, seconds = self.clock.call(self._stage.prepare, solver, x, y, plan.key)
         self.clock.seconds += seconds
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.k = 0
+        self.k = self.next_row = 0
+        self.saver: Saver | None = None
         self.after_step: Callable[[Run], None] | None = None
         self.verify_after = 0
         self.unverified = ""
@@ -98,11 +100,13 @@ class Run:
         """Go on to the end of the plan."""
         try:
             with self.interrupt:
-                stop = self.go(self.plan.steps, self.plan.rules)
+                stop = self.go(self.plan.steps - self.k, self.plan.rules)
+                if self.saver is not None:  # before the row that only this stop makes
+                    self.saver.save(self)
             if not self.trace or self.trace.last["step"] < self.k:
                 self._row(self._look())
         finally:
-            self._stage.close()
+            self.close()
         if self.progress:
             self.progress.close(self.k, self.trace.last, stop.status.name)
         self.certificate.finish(self.trace, [self.begun, (self.state.x, self.state.y)])
@@ -123,6 +127,12 @@ class Run:
             chosen=self.chosen,
         )
 
+    def close(self) -> None:
+        """End the threads and give back the folder."""
+        self._stage.close()
+        if self.saver is not None:
+            self.saver.close()
+
     def go(self, steps: int, rules: Sequence[Rule]) -> Stop:
         """Row, rules, steps to the next row, and again, until a rule or a limit says stop."""
         with one_blas_thread():  # steps decompose small matrices
@@ -130,6 +140,8 @@ class Run:
 
     def _go(self, steps: int, rules: Sequence[Rule]) -> Stop:
         last, stop = self.k + steps, None
+        if self.k < self.next_row:  # a run that was stopped between two rows goes on
+            stop = self._steps_to_next_row(None, 0.0, last)
         while stop is None:
             look = self._look()
             if not self.trace or self.trace.last["step"] < self.k:  # the last call of `go` may have ended here
@@ -137,7 +149,7 @@ class Run:
             if self.spoiled:
                 stop = Stop(Status.NONFINITE, "the warm-up made y non-finite; the start is kept")
             else:
-                stop = self._stop(rules, steps, last) or self._steps_to_next_row(look.ahead, look.seconds, last)
+                stop = self._stop(rules, last) or self._steps_to_next_row(look.ahead, look.seconds, last)
         return stop
 
     def _look(self) -> Look:
@@ -179,13 +191,19 @@ class Run:
         self.state = chunk.state
         self.k += count
         self._count(chunk.counts)
-        if self._stage.has_sampled(self.state):
-            self._stage.use_all_rows(self.problem, self.solver)
+        if self.leaves_windows():
             before = self.state
             self.restart(self.problem, before.x, before.y, before.w)
             self.state = eqx.tree_at(lambda s: s.k, self.state, before.k)
         if self.after_step is not None:
             self.after_step(self)
+
+    def leaves_windows(self) -> bool:
+        """Whether mini-batches of a stream are over; steps are on all its rows from now on."""
+        if not self._stage.has_sampled(self.state):
+            return False
+        self._stage.use_all_rows(self.problem, self.solver)
+        return True
 
     def _row(self, look: Look) -> None:
         with self.clock.compilation():
@@ -213,7 +231,7 @@ class Run:
             )
         row.update(self.counts)
         for metric in self.plan.metrics:
-            _add_metrics(row, self._measured(metric))
+            measures.add_metrics(row, self._measured(metric))
         return row
 
     def _measured(self, metric: Any) -> dict[str, Any]:
@@ -222,7 +240,7 @@ class Run:
             return {name: mean(self.problem.data, at(f)) for name, f in metric.items()}
         return dict(metric(self.problem, self.state))
 
-    def _stop(self, rules: Sequence[Rule], steps: int, last: int) -> Stop | None:
+    def _stop(self, rules: Sequence[Rule], last: int) -> Stop | None:
         with self.clock.compilation():
             solves = takes_few_steps(self.solver) and not self._sampling()
             diverges = growing(self.trace, self.problem, self.state, self.begun, solves)
@@ -235,7 +253,7 @@ class Run:
             if verdict is not None:
                 return verdict
         if self.k >= last:
-            return Stop(Status.MAX_STEPS, f"all {steps} steps were taken")
+            return Stop(Status.MAX_STEPS, f"all {last} steps were taken")
         return self._cut()
 
     def _cut(self) -> Stop | None:
@@ -292,8 +310,8 @@ class Run:
         return self.examined
 
     def _steps_to_next_row(self, chunk: chunks.Chunk | None, seconds: float, last: int) -> Stop | None:
-        goal = min(last, self._next_row())
-        count = 1
+        self.next_row = self.next_row if self.k < self.next_row else self._next_row()
+        goal, count = min(last, self.next_row), 1
         if chunk is None:
             chunk, seconds = self._call(count)
         while True:
@@ -303,6 +321,8 @@ class Run:
             self._accept(chunk, count)
             if self.progress:
                 self.progress.show(self.k, self.trace.last)
+            if self.saver is not None and self.saver.due():
+                self.saver.save(self)
             if self.k >= goal:
                 return None
             if (stop := self._cut()) is not None:
@@ -327,13 +347,3 @@ class Run:
             self._accept(chunk, 1)
         words = nonfinite(chunk, self.problem, self.state, self.begun, takes_few_steps(self.solver))
         return Stop(Status.NONFINITE, f"step {self.k} made {words}")
-
-
-def _add_metrics(row: Row, values: Mapping[str, Any]) -> None:
-    taken = sorted(set(row) & set(values))
-    if taken:
-        raise ValueError(f"solve: a metric is named {taken[0]!r}, which the trace already has; rename it.")
-    for name, value in values.items():
-        if np.ndim(value) or not np.isreal(value):
-            raise ValueError(f"solve: the metric {name!r} must be one real number, got shape {np.shape(value)}.")
-        row[name] = float(value)

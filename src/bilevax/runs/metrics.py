@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from jaxtyping import PyTree, Scalar
 from bilevax import trees
 from bilevax.linalg.brief import brief_jit
 from bilevax.problem import BilevelProblem
+from bilevax.runs.trace import Row
 from bilevax.sets import vertex_gap
 from bilevax.verdict.row_bound import RowResiduals
 
@@ -68,3 +70,14 @@ def tracked_gap(problem: BilevelProblem, x: PyTree, direction: PyTree) -> tuple[
     domain = problem.domain.at_final_tolerance()
     seen = vertex_gap(domain, x, direction, domain.start(x))
     return seen.gap, seen.error
+
+
+def add_metrics(row: Row, values: Mapping[str, Any]) -> None:
+    """More columns of a row, by the names that the user gave."""
+    taken = sorted(set(row) & set(values))
+    if taken:
+        raise ValueError(f"solve: a metric is named {taken[0]!r}, which the trace already has; rename it.")
+    for name, value in values.items():
+        if np.ndim(value) or not np.isreal(value):
+            raise ValueError(f"solve: the metric {name!r} must be one real number, got shape {np.shape(value)}.")
+        row[name] = float(value)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bilevax.runs.checkpoint import Checkpoint, as_checkpoint
 from bilevax.runs.stopping import Rule, gap_below
 
 Metrics = Mapping[str, Callable[..., Any]] | Callable[..., Mapping[str, Any]]
@@ -28,6 +29,9 @@ class Plan(NamedTuple):
     metrics: list[Metrics]
     observers: list[Callable[..., Any]]
     progress: bool | str
+    checkpoint: Checkpoint | None
+    options: dict[str, Any]
+    """What `bx.resume` must know of them: numbers, and how many functions there were."""
     compute_gap: bool
     """Whether a row calls the lmo for a method that has no gap of its own."""
 
@@ -50,8 +54,6 @@ def make_plan(
     steps = _whole("steps", steps, "a whole number")
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"solve: time_limit must be a positive number of seconds, got {time_limit!r}.")
-    if checkpoint is not None:
-        raise ValueError("solve: checkpoint= is not available yet; leave it out and use result.save(path) afterwards.")
     if tol is not None and not (isinstance(tol, (int, float, np.number)) and 0 < tol < np.inf):
         raise ValueError(f"solve: tol must be a positive number, the true gap to reach, got {tol!r}.")
     return Plan(
@@ -64,6 +66,15 @@ def make_plan(
         metrics=_functions("metrics", metrics),
         observers=_functions("observers", observers),
         progress=progress,
+        checkpoint=as_checkpoint(checkpoint),
+        options={
+            "steps": steps,
+            "tol": None if tol is None else float(tol),
+            "every": every,
+            "time_limit": None if time_limit is None else float(time_limit),
+            "stop": len(_functions("stop", stop)),
+            "metrics": len(_functions("metrics", metrics)),
+        },
         compute_gap=compute_gap,
     )
 

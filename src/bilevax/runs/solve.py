@@ -11,7 +11,9 @@ from jaxtyping import Array, PyTree
 from bilevax import trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks, chunks, oracle_checks
+from bilevax.runs.checkpoint import Saved, Saver, restore
 from bilevax.runs.clock import CompileTime
+from bilevax.runs.fingerprint import about_run, check_same
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import Metrics, Plan, make_plan
@@ -54,7 +56,8 @@ def solve(
         metrics: `{name: fn(x, y, data)}`, or a function of `(problem, state)` such as `bx.exact_metrics`, or several.
         observers: functions of `(row, state)`, called at every row.
         every: steps per row of the trace; by default `max(1, steps // 100)`, with rows at 1, 2, 4, 8, ... before.
-        checkpoint: not available yet.
+        checkpoint: a folder, or `bx.Checkpoint(folder, seconds=10)`: the run is saved there and can be continued with
+            `bx.resume`, after Ctrl-C, SIGTERM or a crash.
         progress: draw a progress line; a string labels it.
 
     >>> import jax.numpy as jnp, bilevax as bx
@@ -87,16 +90,34 @@ def solve(
     return run.finish()
 
 
-def start(problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, plan: Plan) -> Run:
-    """A run whose start was checked: choose the method if none is given, check its oracle, prepare it."""
-    why = ""
-    if solver is None:
-        solver, why = choose(problem, x, y)
-    problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
-    problem = replace(problem, data=in_memory(problem.data))
-    with CompileTime() as checking:
-        oracle_checks.check_oracle(problem, x, solver)
-    run = Run(problem, solver, x, y, plan, Interrupt())
-    run.chosen = why
-    run.clock.compiling += checking.seconds
-    return run
+def start(
+    problem: BilevelProblem, solver: Solver | None, x: PyTree, y: PyTree, plan: Plan, after: Saved | None = None
+) -> Run:
+    """A run whose start was checked: choose the method if none is given, check its oracle, prepare it.
+
+    `after` a checkpoint it is where that was made.
+    """
+    saver = None if plan.checkpoint is None else Saver(plan.checkpoint, after)
+    try:
+        why = ""
+        if solver is None:
+            solver, why = choose(problem, x, y)
+        problem, solver = chunks.cast_numbers(problem, solver, trees.dtype(x))
+        problem = replace(problem, data=in_memory(problem.data))
+        with CompileTime() as checking:
+            oracle_checks.check_oracle(problem, x, solver)
+            about = {} if saver is None else about_run(problem, solver, x, y, plan)
+        if after is not None:
+            check_same(about, after)
+        run = Run(problem, solver, x, y, plan, Interrupt(saved=saver is not None))
+        run.chosen = why
+        run.clock.compiling += checking.seconds
+        if after is not None:
+            restore(run, after)
+        if saver is not None:
+            saver.begin(run, about)
+        return run
+    except BaseException:
+        if saver is not None:
+            saver.close()
+        raise

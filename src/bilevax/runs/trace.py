@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +108,11 @@ class Trace:
     @classmethod
     def from_csv(cls, path: str | Path) -> Trace:
         """Read what `to_csv` wrote."""
+        return cls.from_text(Path(path).read_text(encoding="utf-8"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Trace:
+        """Read the content of a file that `to_csv` wrote."""
 
         def value(text: str) -> float | int:
             try:
@@ -114,5 +120,4 @@ class Trace:
             except ValueError:
                 return float(text)
 
-        with open(path, newline="", encoding="utf-8") as stream:
-            return cls([{name: value(text) for name, text in row.items()} for row in csv.DictReader(stream)])
+        return cls([{name: value(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(text))])
