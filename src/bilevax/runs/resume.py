@@ -78,7 +78,8 @@ def resume(
                 name = saved.header["method"]
                 raise ValueError(f"resume: the run's {name} holds functions, which are not saved; give it as solver=.")
             solver = restored(saved.header["solver"])
-        x, y = (_start(saved, part, given) for part, given in (("x0", x0), ("y0", y0)))
+        x = _start(saved, "x0", x0, problem.x_like)
+        y = _start(saved, "y0", y0, problem.y_like)
     except (KeyError, TypeError, AttributeError) as error:
         raise packed.DamagedFile(f"{folder}: the checkpoint lacks {error} or has it in another form.") from None
     plan = make_plan(
@@ -97,13 +98,15 @@ def resume(
     checks.check_concrete(problem, x, y, solver)
     with CompileTime() as checking:
         x, y = checks.check_start(problem, x, y)
+    x, y = (saved.fill(part, tree, shapes=True) for part, tree in (("x0", x), ("y0", y)))
     run = start(problem, solver, x, y, plan, saved)
     run.clock.compiling += checking.seconds
     return run.finish()
 
 
-def _start(saved: Saved, part: str, given: PyTree) -> PyTree:
+def _start(saved: Saved, part: str, given: PyTree, like: PyTree) -> PyTree:
+    """A start of the same form; its numbers come from the checkpoint."""
     found = saved.tree(part) if given is None else given
-    if found is None:
+    if found is None and like is None:
         raise ValueError(f"resume: {part} of the run is made of classes that are not saved; give it as {part}=.")
-    return jax.tree.map(jnp.asarray, found)
+    return None if found is None else jax.tree.map(jnp.asarray, found)
