@@ -51,6 +51,7 @@ def test_the_second_call_uses_what_the_first_compiled_and_survives_damage(comple
     assert second.splitlines()[:-1] == first.splitlines()[:-1]  # the last line has the seconds
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_user_chose_is_left_alone(complete, tmp_path):
     mine = {"JAX_COMPILATION_CACHE_DIR": tmp_path / "mine", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0}
     python(*complete, BILEVAX_CACHE=tmp_path / "cache", **mine)

@@ -248,8 +248,8 @@ def test_a_claim_of_speed_compares_two_methods_where_both_have_rows():
 @pytest.mark.parametrize(
     "name",
     [
-        "completion-100k",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("sweep-eta", "multitask-libsvm", "multitask-nlsy")),
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("completion-100k", "sweep-eta", "multitask-libsvm", "multitask-nlsy")
     ],
 )
 def test_experiments_on_real_data_at_their_quick_size(name, tmp_path):

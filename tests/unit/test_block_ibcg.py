@@ -44,7 +44,9 @@ def value(X):
     return float(np.sum((OBSERVED * (X - M)) ** 2)) / OBSERVED.sum() / 1.05**2
 
 
-@pytest.mark.parametrize("kind", ["dense", pytest.param("sparse", marks=pytest.mark.slow), "weighted"])
+@pytest.mark.parametrize(
+    "kind", ["weighted", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dense", "sparse"))]
+)
 def test_it_ends_where_accelerated_projection_does(kind):
     if kind == "dense":
         problem, _ = matrix_completion(M, OBSERVED, RADIUS, **PLAIN)
@@ -76,6 +78,7 @@ def test_dense_and_sparse_have_the_same_iterates_with_the_pseudo_huber_loss():
     np.testing.assert_allclose(b.trace["gap"], a.trace["gap"], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_formulas_y_and_the_adjoint_are_tracked():
     solved, _ = matrix_completion(M, OBSERVED, RADIUS, lambda2=1.0)
     tracked = replace(solved, structure=bx.LowerStructure())

@@ -400,7 +400,7 @@ PROJECTED_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(PROJECTED_RUNS))
+@pytest.mark.parametrize("name", zoo.every_second(PROJECTED_RUNS, of=4))
 def test_projected_steps_reach_the_known_solution(name):
     make, options = PROJECTED_RUNS[name]
     assert np.all(errors(make, **options)[-1] < 1e-6)
@@ -447,7 +447,7 @@ FW_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(FW_RUNS))
+@pytest.mark.parametrize("name", zoo.every_second(FW_RUNS, of=4))
 def test_frank_wolfe_steps_approach_the_known_solution_at_their_rate(name):
     make, options, accurate = FW_RUNS[name]
     found = errors(make, sets=range(1, 5), **options)

@@ -266,7 +266,9 @@ LATER = {name for m in SPECTRA for name in SPECTRA[m] if "1e2" in name or "1e6" 
 EARLY = [name for name in JUDGED if name not in LATER]
 
 
-@pytest.mark.parametrize("name", [*every_second(EARLY), *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)])
+@pytest.mark.parametrize(
+    "name", [*every_second(EARLY, of=4), *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)]
+)
 def test_healthy_problems_pass_and_broken_ones_fail_where_they_are_broken(name):
     (judged, x, y), fault = JUDGED[name]
     found = bx.diagnose(judged, x, y)

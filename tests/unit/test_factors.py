@@ -231,6 +231,7 @@ def test_few_rows_keep_the_entries_of_the_rows_that_are_drawn(rng):
         np.testing.assert_array_equal(held_out, origin[0] + origin[1] == 5)
 
 
+@pytest.mark.slow
 def test_units_and_origin_of_the_values_do_not_matter():
     whole, mask, (rows, cols, values) = low_rank((80, 60), 3, 0.3, 0.5, 17)
     first = MatrixCompletion().fit((rows, cols, values))

@@ -129,6 +129,7 @@ def test_with_outlier_the_radius_is_chosen_as_if_held_out_values_far_off_were_no
     assert max(row["rmse"] for row in model.path_) <= 2.0  # no error counts for more than `outlier`
 
 
+@pytest.mark.slow
 def test_held_out_entries_choose_between_the_weighted_and_the_plain_norm():
     rng = np.random.default_rng(0)
     busy = rng.pareto(1.0, 60) + 0.2

@@ -98,6 +98,7 @@ def test_film_features_do_not_know_the_ratings_they_predict(example, loaded, mon
         assert np.mean(before["a"] != after["a"]) > 0.5
 
 
+@pytest.mark.slow
 def test_meta_learning_beats_no_meta_learning_on_unseen_users(example, loaded, lambdas, solved):
     unseen, x = loaded[2], solved(1.0)[1]["IBCG"]
     M, r = quadratic(unseen, float(lambdas["learned"]))

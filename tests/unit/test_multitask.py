@@ -240,7 +240,7 @@ def test_ibcg_reduces_the_true_objective():
     assert bool(known.problem.domain.contains(result.x))
 
 
-@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [pytest.param(n, marks=pytest.mark.slow) for n in (5, 20)])
 def test_learning_related_tasks_together_beats_ridge_regression(seeds):
     ratios = []
     for seed in range(seeds):

@@ -138,6 +138,7 @@ def completion():
     )
 
 
+@pytest.mark.slow
 def test_on_completion_it_is_as_good_as_the_best_radius_in_hindsight():
     problem, score = completion()
     found = bx.path(problem, 10.0, bx.BlockIBCG(), score=score, steps=20)

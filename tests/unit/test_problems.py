@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
-from zoo import SETS, known_problem
+from zoo import SETS, every_second, known_problem
 
 import bilevax as bx
 from bilevax.problems import completion as completion_problem
 from bilevax.problems import coreset, matrix_completion, synthetic, toy_coreset
 
 
-@pytest.mark.parametrize("name", [n for n in SETS if n != "UserSet"])
+@pytest.mark.parametrize("name", every_second(n for n in SETS if n != "UserSet"))
 def test_the_known_solution_of_a_random_quadratic_is_optimal(name):
     known = known_problem(name, seed=4)
     gradient = known.gradient(known.x_star)

@@ -77,7 +77,13 @@ def test_it_ends_at_the_optimum_of_all_rows():
     assert value(np.asarray(result.x)) <= best.fun + 1e-8
 
 
-@pytest.mark.parametrize("method", [bx.PairwiseIBCG(), bx.AdaptiveIBCG()], ids=["pairwise", "adaptive"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(bx.PairwiseIBCG(), id="pairwise"),
+        pytest.param(bx.AdaptiveIBCG(), marks=pytest.mark.slow, id="adaptive"),
+    ],
+)
 def test_with_an_lmo_only_it_ends_at_the_optimum_of_all_rows(method):
     corners = 2.0 * jnp.concatenate([jnp.eye(FEATURES), -jnp.eye(FEATURES)])
     problem = replace(regression(), domain=bx.VertexHull(corners))
@@ -97,7 +103,7 @@ def test_with_an_lmo_only_it_ends_at_the_optimum_of_all_rows(method):
     assert lmos[1] == 1 and result.trace["projections"][-1] == 0  # one for 64 mini-batches
 
 
-@pytest.mark.parametrize("domain", ["matrices", "hull"])
+@pytest.mark.parametrize("domain", ["matrices", pytest.param("hull", marks=pytest.mark.slow)])
 def test_mini_batches_alone_get_most_of_the_way_with_one_move_for_all_of_them(domain):
     problem, shape = regression(), (2, FEATURES // 2)
     of_matrix = lambda function: lambda x, y, data: function(x.reshape(-1), y, data)  # noqa: E731
@@ -130,7 +136,9 @@ def test_mini_batches_alone_get_most_of_the_way():
     assert last - end < 0.3 * (first - end)
 
 
-@pytest.mark.parametrize("logistic", [False, True], ids=["squares", "logistic"])
+@pytest.mark.parametrize(
+    "logistic", [pytest.param(False, marks=pytest.mark.slow, id="squares"), pytest.param(True, id="logistic")]
+)
 @pytest.mark.parametrize("batch", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 64))])
 @pytest.mark.parametrize("heavy", [pytest.param(16.0, marks=pytest.mark.slow), 100.0])
 def test_rows_far_larger_than_the_rest_do_no_harm(heavy, batch, logistic):

