@@ -20,6 +20,8 @@ from bilevax.runs.checkpoint import Checkpoint as Checkpoint
 from bilevax.runs.chunks import run as run
 from bilevax.runs.compare import compare as compare
 from bilevax.runs.comparison import Comparison as Comparison
+from bilevax.runs.load import LoadedResult as LoadedResult
+from bilevax.runs.load import load as load
 from bilevax.runs.metrics import basic_metrics as basic_metrics
 from bilevax.runs.path import PathResult as PathResult
 from bilevax.runs.path import path as path

@@ -1,7 +1,7 @@
 """Checkpoints: what a run needs to go on as if nothing had happened, written while it runs.
 
-A folder holds `config.json`, `trace.csv`, to which rows are appended, and the two newest `state-*.npz`. A checkpoint
-says how long `trace.csv` was and what its checksum was; rows behind that belong to steps that will be taken again.
+A folder holds `rows.csv`, to which the rows of the trace are appended, and the two newest `state-*.npz`. A checkpoint
+says how long `rows.csv` was and what its checksum was; rows behind that belong to steps that will be taken again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Saved:
             raise packed.DamagedFile(
                 f"{path} was written in format {self.header.get('format')}; this version reads format {FORMAT}."
             )
-        self.trace = self._read_trace(path.parent / run_directory.TRACE)
+        self.trace = self._read_trace(path.parent / run_directory.ROWS)
 
     def _read_trace(self, path: Path) -> Trace:
         told, size = self.header["trace"], path.stat().st_size if path.exists() else 0
@@ -183,7 +183,7 @@ class Saver:
         text = csv_text(trace.columns, ([repr(value) for value in row.values()] for row in rows)) if rows else ""
         if rows and self._rows:
             text = text.split("\n", 1)[1]
-        path = self._folder / run_directory.TRACE
+        path = self._folder / run_directory.ROWS
         with files.DISK.append(path) as stream:
             os.truncate(stream.fileno(), self._bytes)
             stream.write(text.encode())

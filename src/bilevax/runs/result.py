@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import PyTree
@@ -27,8 +27,8 @@ class SolveFailed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Result:
-    """The end of a run: where it stopped, why, and everything seen on the way."""
+class Outcome:
+    """How a run ended: where it stopped, why, and its trace."""
 
     x: PyTree
     y: PyTree
@@ -41,6 +41,23 @@ class Result:
     compile_seconds: float
     """Time that JAX spent on compiling, for checks and rows too; `print(result)` adds that of its own summary."""
     trace: Trace
+
+    @property
+    def success(self) -> bool:
+        """Whether the run converged, that is, reached a verified gap."""
+        return self.status is Status.CONVERGED
+
+    def check(self) -> Self:
+        """This result if it converged; otherwise raise `SolveFailed` with the reason."""
+        if not self.success:
+            raise SolveFailed(f"{self.status.name}: {self.message}")
+        return self
+
+
+@dataclass(frozen=True)
+class Result(Outcome):
+    """What `bx.solve` returns: how the run ended, the problem and the solver, and what can be computed from them."""
+
     state: Any = field(repr=False)
     problem: BilevelProblem = field(repr=False)
     solver: Solver = field(repr=False)
@@ -51,17 +68,6 @@ class Result:
     """What the column `gap_bound` of the trace rests on."""
     chosen: str = ""
     """Why `bx.auto` chose the solver; empty if it was named."""
-
-    @property
-    def success(self) -> bool:
-        """Whether the run converged, that is, reached a verified gap."""
-        return self.status is Status.CONVERGED
-
-    def check(self) -> Result:
-        """This result if it converged; otherwise raise `SolveFailed` with the reason."""
-        if not self.success:
-            raise SolveFailed(f"{self.status.name}: {self.message}")
-        return self
 
     @cached_property
     def _audited(self) -> tuple[Audit, float]:
@@ -103,7 +109,8 @@ class Result:
         return used
 
     def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> Path:
-        """Write `config.json`, with `notes` of the caller in it, and `trace.csv` into a run directory."""
+        """Write a run directory: `config.json`, with `notes` of the caller in it, `trace.csv`, and x and y in
+        `result.npz`. `bx.load` reads it again."""
         return run_directory.save(
             path,
             {
@@ -120,6 +127,7 @@ class Result:
                 "constants": {name: {"value": v, "source": s} for name, (v, s) in self.constants().items()},
             },
             self.trace,
+            {"x": self.x, "y": self.y},
         )
 
     def __str__(self) -> str:
