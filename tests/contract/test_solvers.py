@@ -37,12 +37,15 @@ def over_cases(pairs, later=()):
     return pytest.mark.parametrize("case", marked, indirect=True)
 
 
-over_the_zoo = over_cases(PAIRS)
-over_half_of_the_zoo = over_cases(PAIRS[::2], later=PAIRS[1::2])
+def one_of(n, pairs):
+    """One of n pairs in the quick tests."""
+    return over_cases(pairs[::n], later=[pair for i, pair in enumerate(pairs) if i % n])
+
+
+over_a_part_of_the_zoo = one_of(3, PAIRS)
 ONCE = [(name, SETS[name][0]) for name in SETS]
-over_half_of_the_solvers = over_cases(ONCE[1::2], later=ONCE[::2])
-over_modes_later = over_cases(PAIRS[::2], later=PAIRS[1::2] + [mode for mode in MODES if not mode[0].endswith(" fw")])
-over_everything = over_cases((PAIRS + MODES)[::2], later=(PAIRS + MODES)[1::2])
+over_a_part_of_the_solvers = one_of(3, ONCE)
+over_everything = one_of(4, PAIRS + MODES)
 COMPILED = [name for name in SETS if name not in zoo.HOST]
 ONE_OF_EACH_KIND = ["IBCG", "SOBA"]  # by lmo and by projection: what `solve` adds to `run` sees no more of a method
 ESTIMATING = [("IBCG", "Simplex"), ("TTSA", "Simplex")]
@@ -120,7 +123,7 @@ def test_nothing_exported_is_missing_from_the_zoo():
     assert zoo.exported("set") == set(zoo.SETS) | set(zoo.UNBOUNDED)
 
 
-@over_half_of_the_solvers
+@over_a_part_of_the_solvers
 def test_step_keeps_structure_and_dtype_and_jit_equals_eager(case):
     problem, solver, x0, y0 = case.setting
     solver, state = first_state(problem, solver, x0, y0)
@@ -144,7 +147,7 @@ def test_solvers_on_the_host_refuse_compiled_runs_by_name(name):
         jax.vmap(lambda x: bx.run(problem, solver, x, y0, steps=3)[0].x)(jnp.stack([x0, x0]))
 
 
-@over_modes_later
+@over_everything
 def test_single_precision_stays_single(case):
     problem, solver, x0, y0 = case.setting
     solver = zoo.SOLVERS[case.name] if (case.name, case.domain) in ESTIMATING else solver
@@ -171,7 +174,7 @@ def test_iterates_stay_in_the_set(case):
         assert bool(problem.domain.contains(x)), (k, problem.domain.violations(x))
 
 
-@over_half_of_the_zoo
+@over_a_part_of_the_zoo
 def test_run_and_solve_agree_and_repeat(case):
     problem, solver, x0, y0 = case.setting
     first, second = (bx.solve(problem, solver, x0, y0, steps=30, every=e, key=KEY) for e in (30, 7))
@@ -182,7 +185,7 @@ def test_run_and_solve_agree_and_repeat(case):
         assert close((state.x, state.y), (first.x, first.y), 1e-10)
 
 
-@over_half_of_the_zoo
+@over_a_part_of_the_zoo
 def test_stopped_written_and_continued_equals_uninterrupted(case, tmp_path):
     problem, solver, x0, y0 = case.setting
     solver, state = first_state(problem, solver, x0, y0)
@@ -192,7 +195,9 @@ def test_stopped_written_and_continued_equals_uninterrupted(case, tmp_path):
     assert all(map(np.array_equal, *map(jax.tree.leaves, (continued, advance(problem, solver, state, 13)))))
 
 
-@pytest.mark.parametrize("name, domain", [*zoo.every_second((n, SETS[n][0]) for n in COMPILED), ("IBCG", "L2Ball")])
+@pytest.mark.parametrize(
+    "name, domain", [*zoo.every_second(((n, SETS[n][0]) for n in COMPILED), of=4), ("IBCG", "L2Ball")]
+)
 def test_vmap_equals_a_loop_of_single_runs(name, domain):
     problem, solver, x0, y0 = setting(name, domain)
 
@@ -210,7 +215,7 @@ def test_vmap_equals_a_loop_of_single_runs(name, domain):
         assert not close(end(lengths[0], keys[0]), end(lengths[2], keys[0]), 1e-3)
 
 
-@pytest.mark.parametrize("name", zoo.every_second(SETS))
+@pytest.mark.parametrize("name", zoo.every_second(SETS, of=4))
 def test_nested_points(name):
     """One tree of small arrays on each level gives what the same numbers in one vector give."""
     if zoo.SOLVERS[name].oracle == "low rank":
@@ -257,7 +262,14 @@ def check_nested_lower_level(name):
 
 @pytest.mark.parametrize(
     "name, domain",
-    [*(("IBCG", d) for d in ("Simplex", "Box", "VertexHull", "NuclearBall")), ("SBFW", "VertexHull"), ("TTSA", "Box")],
+    zoo.every_second(
+        [
+            ("IBCG", "Simplex"),
+            ("SBFW", "VertexHull"),
+            ("TTSA", "Box"),
+            *(("IBCG", d) for d in ("Box", "VertexHull", "NuclearBall")),
+        ]
+    ),
 )
 def test_other_numbers_compile_nothing_again(name, domain):
     problem, _, x0, y0 = setting(name, domain)

@@ -80,7 +80,7 @@ def test_the_papers_demo_draws_tables_pictures_and_runs(tmp_path, capsys):
     assert "| toy, mu_g = 1" in (tmp_path / "out" / "table.md").read_text()
 
 
-@pytest.mark.parametrize("case", ["mu1", "mu0.1"])
+@pytest.mark.parametrize("case", [pytest.param("mu1", marks=pytest.mark.slow), "mu0.1"])
 def test_toy_experiment_comes_near_the_exact_optimum(case):
     for job in toy.jobs(Options(repeats=1, methods=("IBCG",))):
         if job.folder == f"toy/{case}":

@@ -98,7 +98,7 @@ def sweep(name, count, first, cast=lambda problem, x: (problem, x), tol_decades=
     return converged
 
 
-@pytest.mark.parametrize("name", every_second(COUNTS))
+@pytest.mark.parametrize("name", every_second(COUNTS, of=4))
 def test_on_random_quadratics(name):
     assert sweep(name, COUNTS[name], 0) >= COUNTS[name] / 5
 
@@ -159,7 +159,7 @@ def bent_problem(name, rng):
     return replace(plain, data=jax.tree.map(jnp.asarray, data)), x_star
 
 
-@pytest.mark.parametrize("name", ["Simplex", "Box"])
+@pytest.mark.parametrize("name", every_second(["Simplex", "Box"]))
 def test_on_lower_levels_that_are_not_quadratic(name):
     converged, count = 0, 40
     for seed in range(count):

@@ -305,7 +305,8 @@ def spread(values):
 @pytest.mark.parametrize(
     ("method", "domain"),
     zoo.every_second(
-        (m, d) for m in PENALISED for d in (SETS if m in ("PBGD value", "F2SA") else ["WholeSpace", "NuclearBall"])
+        ((m, d) for m in PENALISED for d in (SETS if m in ("PBGD value", "F2SA") else ["WholeSpace", "NuclearBall"])),
+        of=4,
     ),
 )
 def test_the_limit_is_the_penalised_solution_and_its_error_falls_like_one_over_the_penalty(method, domain):

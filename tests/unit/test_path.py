@@ -77,7 +77,7 @@ def nearest(domain, best=2.0):
 
 
 @pytest.mark.parametrize(("domain", "best"), [(bx.L2Ball(9.0), 1.9), (bx.L1Ball(), 4.1), (bx.Simplex(0.3), 2.2)])
-@pytest.mark.parametrize("radii", [0.25, None])
+@pytest.mark.parametrize("radii", [0.25, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_search_ends_at_the_radius_of_the_truth(domain, best, radii):
     found = bx.path(nearest(domain, best), radii, bx.ProjectedIBCG(), score=held_out, steps=40)
     assert best / 1.16 < found.radius < 1.16 * best

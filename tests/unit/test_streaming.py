@@ -164,7 +164,10 @@ def test_integers_are_narrowed_with_a_check_and_floats_cast_on_request():
 # All rows
 
 
-@pytest.mark.parametrize("windows", [(300, 128), (128, 300), (700, 90), (70, 45), (1000, 1000)])
+@pytest.mark.parametrize(
+    "windows",
+    [(300, 128), *(pytest.param(w, marks=pytest.mark.slow) for w in ((128, 300), (700, 90), (1000, 1000))), (70, 45)],
+)
 @pytest.mark.parametrize("functions", [(upper, lower), (upper, curved_lower)], ids=["quadratic", "curved"])
 def test_oracles_are_means_over_all_rows(windows, functions):
     data = arrays()
