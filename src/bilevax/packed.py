@@ -7,6 +7,7 @@ whatever is wrong is one `DamagedFile`. Checksums notice damage; they do not not
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import zipfile
@@ -42,11 +43,11 @@ def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, np.n
                 if array.dtype.hasobject:
                     raise TypeError(f"{path}: {name} holds Python objects, which are not written.")
                 data = np.asarray(array, order="C")
+                form, content = _form(data), data.reshape(-1).view(np.uint8).data
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array_header_2_0(member, np.lib.format.header_data_from_array_1_0(data))
-                    content = data.reshape(-1).view(np.uint8).data
+                    member.write(form)
                     member.write(content)
-                sums[name] = hashlib.sha256(content).hexdigest()
+                sums[name] = _sum(form, content)
             text = json.dumps({**header, "arrays": sums}, allow_nan=False).encode()
             archive.writestr(_HEADER, text)
             archive.comment = hashlib.sha256(text).hexdigest().encode()
@@ -73,6 +74,19 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise DamagedFile(f"{path} cannot be read: {error}.") from None
     except _DAMAGE as error:
         raise DamagedFile(f"{path} is damaged, cut short, or not a file of bilevax ({_words(error)}).") from None
+
+
+def _form(array: np.ndarray) -> bytes:
+    """What stands before the numbers of an array in an npy file."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_2_0(stream, np.lib.format.header_data_from_array_1_0(array))
+    return stream.getvalue()
+
+
+def _sum(form: bytes, content: Any) -> str:
+    total = hashlib.sha256(form)
+    total.update(content)
+    return total.hexdigest()
 
 
 def _words(error: BaseException) -> str:
@@ -108,9 +122,8 @@ def _array(archive: zipfile.ZipFile, name: str, total: Any) -> np.ndarray:
         size = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or fortran or min(shape, default=0) < 0 or size != info.file_size - member.tell():
             raise DamagedFile(f"the size of {name} is not that of its numbers")
-        content = bytearray(size)
-        if member.readinto(memoryview(content)) != size and size:
-            raise DamagedFile(f"{name} is cut short")
-    if hashlib.sha256(content).hexdigest() != total:
+        content = bytearray(member.read(size))
+    array = np.frombuffer(content, dtype).reshape(shape)
+    if _sum(_form(array), content) != total:
         raise DamagedFile(f"the checksum of {name} is wrong")
-    return np.frombuffer(content, dtype).reshape(shape)
+    return array
