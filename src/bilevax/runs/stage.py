@@ -8,13 +8,16 @@ from typing import Any
 import jax
 from jaxtyping import Array, PyTree
 
-from bilevax import trees
+from bilevax import memory, trees
 from bilevax.problem import BilevelProblem
 from bilevax.runs import chunks
 from bilevax.runs.plan import Plan
 from bilevax.solvers.protocol import Counts, Observation, Solver, samples
 from bilevax.streaming.blocks import in_memory, is_stream, shapes
 from bilevax.streaming.windows import Windows, first_window, on_windows
+
+_LARGE = 10_000_000
+"""From so many variables on, the memory that a method needs is estimated before it starts."""
 
 
 def endless(problem: BilevelProblem) -> bool:
@@ -51,6 +54,17 @@ def check_streams(problem: BilevelProblem, solver: Any) -> None:
             f"{name} uses all rows, and data hold a bx.Stream of an iterable, which has no length; give a sampler and "
             f"a method on mini-batches such as bx.SOBA, or a source with len and getitem."
         )
+
+
+def _check_memory(problem: BilevelProblem, solver: Solver, *start: PyTree) -> None:
+    """Refuse a method whose state does not fit into the memory twice, as it must while a step is taken."""
+    state, _ = jax.eval_shape(chunks.init, problem, solver, *start)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    memory.check(
+        f"{type(solver).__name__} on {trees.size(start[0]):,} variables above and {trees.size(start[1]):,} below",
+        2 * size,
+        "use float32, a method that keeps less, such as bx.IBCG() or bx.ProjectedIBCG(memory=3), or a larger machine",
+    )
 
 
 class Stage:
@@ -103,6 +117,8 @@ class Stage:
 
     def init(self, k: int, problem: BilevelProblem, solver: Solver, *start: PyTree) -> tuple[Any, Counts]:
         """The first state, from x, y and an adjoint if there is one."""
+        if not self.problem.host and trees.size(start[:2]) >= _LARGE:
+            _check_memory(self.at(problem, k), solver, *start)
         return self._init(self.at(problem, k), solver, *start)
 
     def advance(

@@ -12,6 +12,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bilevax import memory
 from bilevax.estimators.matrix_completion import entries as forms
 from bilevax.estimators.matrix_completion.entries import Entries, at
 from bilevax.estimators.matrix_completion.learning import Start, learn
@@ -243,6 +244,8 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "left_")
         if X is None:
+            size = 3 * 8.0 * len(self.left_) * len(self.right_)
+            memory.check("the whole matrix", size, "predict(rows, cols) gives the entries that you need")
             whole = self.left_ @ self.right_.T + self.row_effects_[:, None] + self.col_effects_ + self.mean_
             return self._in_range(whole)
         X = validate_data(
