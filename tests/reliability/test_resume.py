@@ -14,7 +14,7 @@ from jobs import JOBS, same, uninterrupted
 
 import bilevax as bx
 from bilevax import files, packed
-from bilevax.runs import fingerprint
+from bilevax.runs import checkpoint, fingerprint
 from bilevax.runs.lock import Busy, Lock
 
 QUICK = [
@@ -244,3 +244,43 @@ def test_a_saved_result_comes_back_without_the_problem(tmp_path):
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(packed.DamagedFile, match="not a table"):
         bx.load(tmp_path)
+
+
+def die_after_step(k, monkeypatch):
+    """From now on a run dies when it has saved the first step from k on that has no row."""
+    save = checkpoint.Saver.save
+
+    def save_and_die(self, run):
+        save(self, run)
+        if run.k >= k and run.k % run.plan.every:
+            raise Killed
+
+    monkeypatch.setattr(checkpoint.Saver, "save", save_and_die)
+
+
+@pytest.mark.parametrize("name", ["IBCG", "ProjectedIBCG"])
+def test_a_run_that_dies_between_two_rows_gets_no_row_there(name, tmp_path, monkeypatch):
+    make, steps = JOBS[name]
+    reference = bx.solve(*make(), steps=steps, every=7)
+    with monkeypatch.context() as patched:
+        die_after_step(steps // 3, patched)
+        with pytest.raises(Killed):
+            bx.solve(*make(), steps=steps, every=7, checkpoint=bx.Checkpoint(tmp_path, seconds=0.0))
+    assert same(bx.resume(tmp_path, make()[0]), reference)
+
+
+def test_a_run_that_dies_again_and_again_has_no_row_twice(tmp_path, monkeypatch):
+    make, steps = JOBS["IBCG"]
+    problem = make()[0]
+    # Rows behind those that the last checkpoint knows: here, of steps that were taken after it.
+    for k in range(0, steps, 40):
+        with monkeypatch.context() as patched:
+            die_after_step(k, patched)
+            with pytest.raises(Killed):
+                if k == 0:
+                    bx.solve(*make(), steps=steps, checkpoint=bx.Checkpoint(tmp_path, seconds=0.0))
+                else:
+                    bx.resume(tmp_path, problem, seconds=0.0)
+        with open(tmp_path / "rows.csv", "a") as rows:
+            rows.write("1,2,3\n")
+    assert same(bx.resume(tmp_path, problem), uninterrupted("IBCG"))
