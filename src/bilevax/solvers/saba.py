@@ -75,10 +75,10 @@ class SABA(eqx.Module):
     The noise vanishes at the solution, hence constant steps: rho is a third of 2/(mu_g + L_g), with the L_g of batches,
     and xi rho mu_g / (2 L_ell), at most 1/(4 L_ell). These are ours. Needs a sampler that numbers its batches, as
     `bx.Blocks` does, and memory for one y, one w and one x per batch; the authors keep the five terms of the
-    directions apart, which with one index for both levels changes nothing. `x_step="fw"` moves x by Frank-Wolfe
-    with 2/(k+2).
+    directions apart, which with one index for both levels changes nothing. `x_step="fw"` moves x by 2/(k+2).
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
+    To a tenth it takes 25 times the steps of tuned ones on a quadratic without bounds, 3.6 times on ijcnn1 in a box.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection; the start a
     pass over the batches.
 

@@ -38,6 +38,7 @@ class SOBA(eqx.Module):
     meant for problems without sampling (see MASOBA).
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
+    To a tenth it takes 8.5 times the steps of tuned ones on a quadratic without bounds, 0.4 times on ijcnn1 in a box.
     Steps of y and w decay only after the time in which both settle.
     One step costs two gradients of f, one of g, one Hessian and one cross product, and a projection.
 

