@@ -42,7 +42,7 @@ class FSLA(eqx.Module):
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2); without a sampler that is IBCG with y first.
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
-    To a tenth it takes 10 times the steps of tuned ones on a quadratic without bounds.
+    To a tenth it takes 10 times the steps of tuned ones on a quadratic without bounds, 0.4 times on ijcnn1 in a box.
     Steps of y and w then decay only after the time in which both settle.
     One step costs three gradients of f, one of g, one Hessian and two cross products, and a projection.
 

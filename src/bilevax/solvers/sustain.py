@@ -44,7 +44,7 @@ class SUSTAIN(eqx.Module):
     scales are ours. `x_step="fw"` moves x by Frank-Wolfe with 2/(k+2).
 
     On mini-batches, a step of x that you do not give is found while running (DoG on bounded sets, decision 22).
-    Tuned steps reach a tenth on a quadratic without bounds; these did not in 1,000 steps.
+    Tuned steps reach a tenth on a quadratic without bounds; these did not in 1,000 steps. On ijcnn1 in a box both do.
     Steps of y and w then decay only after the time in which both settle.
     One step costs four gradients of f, two of g, about kappa log k Hessian products (twice that without a sampler), two
     cross products and a projection.
