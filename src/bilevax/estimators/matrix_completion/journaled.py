@@ -25,7 +25,7 @@ def settle(factors: Factors, most: int, tol: float, late: Deadline, more: int = 
         if change <= tol or factors.noise <= factors.least:
             break
         state = {"sweeps": done, "factors": factors.state()}
-        journal.state = lambda state=state: state  # type: ignore[misc]
+        journal.state = lambda state=state: state
         if late():  # which saves this state
             break
         journal.save_if_due()
