@@ -20,7 +20,7 @@ X = _matrix()
 JOBS = {
     "both": {"max_steps": 6},  # factors, averages over the posterior, and a ball
     "ball": {"refit": False, "max_steps": 12, "similarity": "auto"},
-    "factors": {"effort": "fast"},
+    "factors": {"effort": "fast", "max_rank": 3},
 }
 
 
