@@ -133,7 +133,7 @@ def long_fits_section():
     return section(
         "Long fits",
         prose(
-            "`MatrixCompletion(checkpoint=\"folder\")` saves its work every ten seconds. After a crash the same `fit`",
+            '`MatrixCompletion(checkpoint="folder")` saves its work every ten seconds. After a crash the same `fit`',
             "goes on and ends with the same bits ([Runs that survive](reliability.md)). On the command line:",
         ),
         "```\nbilevax complete ratings.csv --out run --checkpoint saved\nbilevax resume saved\n```",

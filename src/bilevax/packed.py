@@ -109,7 +109,7 @@ def _array(archive: zipfile.ZipFile, name: str, total: Any) -> np.ndarray:
         if dtype.hasobject or fortran or min(shape, default=0) < 0 or size != info.file_size - member.tell():
             raise DamagedFile(f"the size of {name} is not that of its numbers")
         content = bytearray(size)
-        if member.readinto(memoryview(content)) != size and size:
+        if member.readinto(memoryview(content)) != size and size:  # type: ignore[attr-defined]
             raise DamagedFile(f"{name} is cut short")
     if hashlib.sha256(content).hexdigest() != total:
         raise DamagedFile(f"the checksum of {name} is wrong")

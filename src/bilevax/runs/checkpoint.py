@@ -150,7 +150,8 @@ class Saver:
                 f"with it, or give another folder."
             )
         self._sum = hashlib.sha256() if after is None else after.sum
-        self._bytes, self._rows = (0, 0) if after is None else (after.header["trace"]["bytes"], len(after.trace))
+        self._bytes = 0 if after is None else int(after.header["trace"]["bytes"])
+        self._rows = 0 if after is None else len(after.trace)
         self._last = time.monotonic()
         self.failed = ""
         """Why the last checkpoint could not be written; empty if it could."""

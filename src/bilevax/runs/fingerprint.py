@@ -80,7 +80,7 @@ def _sums(tree: PyTree) -> list[str]:
 
 
 def _sum(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:32]
+    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:32]  # type: ignore[arg-type]
 
 
 def _data(data: PyTree) -> list[str]:

@@ -36,12 +36,12 @@ def save(path: str | Path, config: dict[str, Any], trace: Trace, points: dict[st
         raise ValueError(f"{folder} is a file; give the path of a folder for the run.")
     trace.to_csv(folder / TRACE)
     if points:
-        arrays, header = {}, {"kind": "bilevax result", "format": FORMAT, "points": {}}
+        arrays, told = dict[str, Any](), {}
         for name, tree in points.items():
             paths, leaves = leaves_of(tree)
             arrays |= {f"{name}{i}": leaf for i, leaf in enumerate(leaves)}
-            header["points"][name] = {"paths": paths, "structure": structure(tree)}
-        packed.write(folder / POINTS, header, arrays)
+            told[name] = {"paths": paths, "structure": structure(tree)}
+        packed.write(folder / POINTS, {"kind": "bilevax result", "format": FORMAT, "points": told}, arrays)
     contents = _finite({"format": FORMAT, **machine(), **config})
     write_atomic(folder / CONFIG, lambda stream: json.dump(contents, stream, indent=2, allow_nan=False))
     return folder

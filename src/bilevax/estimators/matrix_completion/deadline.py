@@ -21,6 +21,8 @@ class Deadline:
         self.limit, self.interrupt, self.verbose = limit, interrupt, verbose
         self.journal = Journal() if journal is None else journal
         self._end = time.perf_counter() + (np.inf if limit is None else limit)
+        if verbose and self.journal.spent:
+            print(f"the fit goes on after {self.journal.spent:.0f} s", file=sys.stderr, flush=True)
 
     def __call__(self) -> bool:
         """Whether it is time to end: Ctrl-C was pressed, or the time limit is over. The journal is then saved.

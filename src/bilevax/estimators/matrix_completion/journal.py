@@ -12,10 +12,11 @@ lock           names the process that writes here
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -106,12 +107,13 @@ class Journal:
             raise ValueError(f"checkpoint: {folder} holds a run of bx.solve; give another folder.")
         self._lock = Lock(folder)
         try:
-            self._files = deque(sorted(folder.glob(_CALLS)))
             self._finished = self._read(folder / _FINISHED)
-            running = self._read(folder / _RUNNING)
-            if running is not None:
-                self._keep_running(*running)
-            self._fill()
+            if self._finished is None or self._finished[0].get("limit") is not None:
+                self._files = deque(sorted(folder.glob(_CALLS)))
+                running = self._read(folder / _RUNNING)
+                if running is not None:
+                    self._keep_running(*running)
+                self._fill()
             self._opened = True
         except BaseException:
             self._lock.release()
@@ -274,11 +276,13 @@ class Journal:
             then = header["limit"]
             if then is not None and (limit is None or limit > float(then)):
                 return None
-            attributes = decode(header["model"], arrays)
-            return dict(attributes)
+            attributes = dict(decode(header["model"], arrays))
         except _WRONG as error:
             _warn(f"{_FINISHED} has another form than expected ({error}). The model is fitted again.")
             return None
+        if then is None:
+            self._delete_calls()  # a process that was killed when it had just written the model left them
+        return attributes
 
     def finish(self, attributes: dict[str, Any], limit: float | None) -> None:
         """Keep the fitted model; `limit` is the time limit that ended the fit, or None if it came to its end."""
@@ -291,7 +295,13 @@ class Journal:
             _warn(f"the fitted model could not be written: {error}.")
             return
         if limit is None:
-            _delete([*self._folder.glob(_CALLS), self._folder / _RUNNING])
+            self._delete_calls()
+
+    def _delete_calls(self) -> None:
+        assert self._folder is not None
+        for path in (*self._folder.glob(_CALLS), self._folder / _RUNNING):
+            with contextlib.suppress(OSError):  # files that stay are no harm: the model is there
+                path.unlink(missing_ok=True)
 
 
 def _decoded(record: _Record) -> tuple[Any, bool]:
@@ -300,14 +310,6 @@ def _decoded(record: _Record) -> tuple[Any, bool]:
     except _WRONG as error:
         _warn(f"the result of the call {record.name!r} has another form than expected ({error}). It is computed again.")
         return None, False
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:  # files that stay are no harm: the model is there
-            return
 
 
 def _warn(words: str) -> None:
