@@ -39,6 +39,8 @@ def decode(text: Any, arrays: dict[str, np.ndarray]) -> Any:
     """The value of this JSON. A KeyError, TypeError or ValueError for JSON that `encode` does not make."""
     if text is None or isinstance(text, (bool, str, int, float)):
         return text
+    if not isinstance(text, dict):
+        raise TypeError(f"a {type(text).__name__} stands where a value was expected")
     ((kind, content),) = text.items()
     if kind == "number":
         return float(content)
