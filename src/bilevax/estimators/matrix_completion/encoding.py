@@ -62,7 +62,7 @@ def _encode_array(value: np.ndarray, arrays: dict[str, np.ndarray]) -> Any:
     if value.flags.c_contiguous:
         axes = range(value.ndim)
     order = list(axes)
-    stored = np.ascontiguousarray(value.transpose(order))
+    stored = np.asarray(value.transpose(order), order="C")
     if stored.ndim and not stored.reshape(-1).view(np.uint8).any():  # priors without features are all zero
         return {"zeros": [list(stored.shape), stored.dtype.str, order]}
     name = f"a{len(arrays)}"
