@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,7 @@ def killed_in_a_process(name, folder, after, number=signal.SIGKILL):
 def test_a_killed_process_goes_on_to_the_same_bits(name, after, tmp_path):
     killed_in_a_process(name, tmp_path / "fit", after)
     assert same(go_on(name, tmp_path / "fit"), uninterrupted(name))
+    assert sorted(file.name for file in (tmp_path / "fit").iterdir()) == ["fit.npz", "lock"]
 
 
 @pytest.mark.slow
@@ -130,6 +132,15 @@ def test_a_finished_fit_gives_its_model_again_at_once(tmp_path, monkeypatch):
     again = model("factors", tmp_path / "fit").fit(X)
     assert same(again, first) and same(first, uninterrupted("factors"))
     assert again.seconds_ == first.seconds_ and str(again) == str(first)
+
+
+def test_without_a_seed_the_same_entries_stay_held_out(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(files, "DISK", FaultyDisk("killed", 3000))
+        model("factors", tmp_path / "one", 0.0, random_state=None).fit(X)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    found = [go_on("factors", tmp_path / name, random_state=None) for name in ("one", "two")]
+    assert same(*found)
 
 
 def test_what_was_computed_is_not_computed_again(tmp_path, monkeypatch):

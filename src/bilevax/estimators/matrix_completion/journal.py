@@ -16,7 +16,7 @@ import contextlib
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -107,6 +107,7 @@ class Journal:
             raise ValueError(f"checkpoint: {folder} holds a run of bx.solve; give another folder.")
         self._lock = Lock(folder)
         try:
+            _delete(folder.glob(".*.npz.*"))  # files that a killed process was writing
             self._finished = self._read(folder / _FINISHED)
             if self._finished is None or self._finished[0].get("limit") is not None:
                 self._files = deque(sorted(folder.glob(_CALLS)))
@@ -299,9 +300,13 @@ class Journal:
 
     def _delete_calls(self) -> None:
         assert self._folder is not None
-        for path in (*self._folder.glob(_CALLS), self._folder / _RUNNING):
-            with contextlib.suppress(OSError):  # files that stay are no harm: the model is there
-                path.unlink(missing_ok=True)
+        _delete((*self._folder.glob(_CALLS), self._folder / _RUNNING))
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # files that stay take space and do no harm
+            path.unlink(missing_ok=True)
 
 
 def _decoded(record: _Record) -> tuple[Any, bool]:
