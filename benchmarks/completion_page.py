@@ -124,8 +124,20 @@ def write_page(figures, data, seeds, command):
     parts += [write(clean) for write in (part_section, rank_section, radius_section, level_section)]
     if "100k" in data:
         parts += [split_section(Summary(figures, "100k", seeds)), disturbed_section(figures, seeds)]
-    parts.append(synthetic_section(figures, seeds))
+    parts += [synthetic_section(figures, seeds), long_fits_section()]
     return "\n\n".join(parts) + "\n"
+
+
+def long_fits_section():
+    """How a long fit survives."""
+    return section(
+        "Long fits",
+        prose(
+            '`MatrixCompletion(checkpoint="folder")` saves its work every ten seconds. After a crash the same `fit`',
+            "goes on and ends with the same bits ([Runs that survive](reliability.md)). On the command line:",
+        ),
+        "```\nbilevax complete ratings.csv --out run --checkpoint saved\nbilevax resume saved\n```",
+    )
 
 
 def introduction(figures, seeds, data, command):

@@ -342,7 +342,7 @@ def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
         real(self, run)
         if self.steps == 1:
             self.effects.move_to(self.effects.rows * np.inf, self.effects.cols)
-            self._set_offset()
+            self.set_offset()
             run.use(self.problem)
 
     monkeypatch.setattr(fit_module.CompletionFit, "_fit_effects", spoiling)

@@ -10,18 +10,21 @@ import sys
 from collections.abc import Sequence
 
 from bilevax import __version__
-from bilevax.cli import complete, datasets, demo, methods, predict, recommend, reproduce
+from bilevax.cli import complete, datasets, demo, methods, predict, recommend, reproduce, resume
+from bilevax.runs.lock import Busy
 
-COMMANDS = (demo, reproduce, methods, datasets, complete, predict, recommend)
+COMMANDS = (demo, reproduce, methods, datasets, complete, resume, predict, recommend)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; errors of the user are one line on standard error and exit code 2."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser().parse_args(arguments)
+    options.arguments = arguments
     _configure_jax()
     try:
-        return int(options.run(options))
-    except (ValueError, OSError, ImportError) as error:
+        return run_checked(options)
+    except (ValueError, OSError, ImportError, Busy) as error:
         print(f"bilevax {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -29,13 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bilevax", description="Constrained bilevel optimization.")
-    parser.add_argument("--version", action="version", version=f"bilevax {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+def run_checked(options: argparse.Namespace) -> int:
+    """Run the command that these options were parsed for."""
+    return int(options.run(options))
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line may look like."""
+    made = argparse.ArgumentParser(prog="bilevax", description="Constrained bilevel optimization.")
+    made.add_argument("--version", action="version", version=f"bilevax {__version__}")
+    subparsers = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(subparsers)
-    return parser
+    return made
 
 
 def _configure_jax() -> None:

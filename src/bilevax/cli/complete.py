@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.cli import command_file
 from bilevax.cli.checks import check_at_least, check_file, check_folder, check_given
 from bilevax.cli.columns import add_columns
 from bilevax.cli.completion_report import compute_metrics, report, summary, write_results
@@ -40,6 +41,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--zeros", choices=["keep", "drop"], help="whether a rating of zero is a rating")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for metrics, path and predictions")
     parser.add_argument("--model", type=Path, metavar="FILE", help="fit again on all ratings and save the model")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FOLDER", help="save the fit there; `bilevax resume FOLDER` goes on with it"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress lines")
 
 
@@ -56,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         zeros=options.zeros,
     )
     print(summary(options.ratings, ratings, notes), flush=True)
+    if options.checkpoint is not None and options.arguments is not None:
+        command_file.write(options.checkpoint, options.arguments)
     trial = run_trial(estimator, ratings, _held_out(ratings, options))
     metrics = compute_metrics(ratings, trial, options)
     print(f"\n{report(metrics)}", flush=True)
@@ -98,8 +104,18 @@ def _estimator(radius: float | str, options: argparse.Namespace) -> Any:
 
     verbose = 0 if options.quiet else 1
     return MatrixCompletion(
-        radius, effort=options.effort, time_limit=options.time_limit, random_state=options.seed, verbose=verbose
+        radius,
+        effort=options.effort,
+        time_limit=options.time_limit,
+        random_state=options.seed,
+        verbose=verbose,
+        checkpoint=_part(options, "trial"),
     )
+
+
+def _part(options: argparse.Namespace, name: str) -> Path | None:
+    """The folder of one of the two fits."""
+    return None if options.checkpoint is None else options.checkpoint / name
 
 
 def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:
@@ -126,7 +142,8 @@ def _save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> 
     if trial.interrupted:
         words = f"The interrupted fit of {len(learned_from.values)} ratings"
     elif trial.held_out.any():
-        estimator = copy(trial.estimator).fit_again((ratings.rows, ratings.cols, ratings.values))
+        estimator = copy(trial.estimator).set_params(checkpoint=_part(options, "model"))
+        estimator.fit_again((ratings.rows, ratings.cols, ratings.values))
         learned_from = ratings
         words = f"A fit of all {len(ratings.values)} ratings with the same choices"
         words += {"STOPPED": ", which was interrupted,", "TIME_LIMIT": ", which reached its time limit,"}.get(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,9 +34,7 @@ def run_trial(estimator: Any, ratings: Ratings, held_out: np.ndarray) -> Trial:
 
     train = ratings.subset(~held_out)
     known = train.rows, train.cols, train.values
-    began = time.perf_counter()
     estimator.fit(known)
-    seconds = time.perf_counter() - began
     rows = _training_numbers(ratings.rows, held_out)
     cols = _training_numbers(ratings.cols, held_out)
     predictions = baseline = np.zeros(0)
@@ -45,7 +42,7 @@ def run_trial(estimator: Any, ratings: Ratings, held_out: np.ndarray) -> Trial:
         predictions = np.asarray(estimator.predict(rows, cols))
         baseline = np.asarray(effects_only(*known).predict(rows, cols))
     cold_start = int(np.sum((rows < 0) | (cols < 0)))
-    return Trial(estimator, train, seconds, held_out, predictions, baseline, cold_start)
+    return Trial(estimator, train, estimator.seconds_, held_out, predictions, baseline, cold_start)
 
 
 def _training_numbers(numbers: np.ndarray, held_out: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ from bilevax.estimation import extreme_point
 from bilevax.problem import BilevelProblem
 from bilevax.runs.checkpoint import Saved
 from bilevax.runs.described import NotDescribed, describe, leaves_of
+from bilevax.runs.machine import elsewhere, machine
 from bilevax.runs.plan import Plan
-from bilevax.runs.run_directory import machine
 from bilevax.runs.stage import on_first_window
 from bilevax.solvers.protocol import Solver
 from bilevax.streaming.blocks import is_stream
@@ -125,7 +125,7 @@ def _at(problem: BilevelProblem, x: PyTree, y: PyTree) -> list[Any]:
 def differences(now: dict[str, Any], then: dict[str, Any]) -> tuple[str, str]:
     """What forbids to go on, in words, and what may only change the last digits; empty if nothing does."""
     other = [words for name, words in NAMES.items() if now[name] != then.get(name)]
-    where = _elsewhere(now["machine"], then.get("machine", {}))
+    where = elsewhere(now["machine"], then.get("machine", {}))
     wide = now["precision"][1] == "float64"
     tolerance = (1e-6 if wide else 1e-2) if where else (1e-12 if wide else 1e-4)
     a, b = (np.asarray(of.get("functions", []), float) for of in (now, then))
@@ -136,13 +136,3 @@ def differences(now: dict[str, Any], then: dict[str, Any]) -> tuple[str, str]:
 
 def _close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     return a.shape == b.shape and bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
-
-
-def _elsewhere(now: dict[str, Any], then: dict[str, Any]) -> str:
-    told = []
-    for name in ("python", "system", "cores"):
-        if now.get(name) != then.get(name):
-            told.append(f"{name} {then.get(name)} then and {now.get(name)} now")
-    versions = now.get("versions", {}), then.get("versions", {})
-    told += [f"{n} {versions[1].get(n)} then and {v} now" for n, v in versions[0].items() if v != versions[1].get(n)]
-    return ", ".join(told)

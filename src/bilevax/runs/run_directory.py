@@ -11,11 +11,8 @@ report.html    on request (not written yet)
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +22,12 @@ from jaxtyping import PyTree
 from bilevax import packed
 from bilevax.files import write_atomic
 from bilevax.runs.described import leaves_of, structure, tree_of
+from bilevax.runs.machine import machine as machine
 from bilevax.runs.trace import Trace
 
 FORMAT = 1
 CONFIG, TRACE, POINTS, ROWS = "config.json", "trace.csv", "result.npz", "rows.csv"
 _MOST_CONFIG = 10_000_000  # bytes
-
-
-def machine() -> dict[str, Any]:
-    """What a reader of the numbers needs to know about where they were made."""
-    return {
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in ("bilevax", "jax", "jaxlib", "numpy", "scipy")},
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
 
 
 def save(path: str | Path, config: dict[str, Any], trace: Trace, points: dict[str, PyTree] | None = None) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevax import memory
 from bilevax.estimators.matrix_completion import entries as forms
+from bilevax.estimators.matrix_completion.checkpoint import open_journal
 from bilevax.estimators.matrix_completion.entries import Entries, at
+from bilevax.estimators.matrix_completion.journal import Journal
 from bilevax.estimators.matrix_completion.learning import Start, learn
 from bilevax.estimators.matrix_completion.new_rows import Shrunk, place
 from bilevax.estimators.matrix_completion.options import Norm, Options, options_of
@@ -67,6 +68,9 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         warm_start: begin the next `fit` where the last one ended, at its radius; rows and columns may be new.
         random_state: decides which entries are held out; from 2 million entries on, so does their order.
         verbose: 1 shows a line for each number of factors and for each radius on standard error.
+        checkpoint: a folder, or a `bx.Checkpoint`, in which `fit` saves its work every ten seconds. After a crash,
+            Ctrl-C or SIGKILL the same `fit` goes on from there and ends with the same bits. A fit that had ended gives
+            its model again. A folder with other entries or options is refused. See docs/reliability.md.
 
     Attributes:
         rank_, radius_, similarity_, weighted_: what was used; radius_ is 0 where the model has no shrunk matrix.
@@ -111,6 +115,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         random_state: Any = 0,
         verbose: int = 0,
+        checkpoint: Any = None,
         alike: Any = "deprecated",
         directions: Any = "deprecated",
     ):
@@ -136,6 +141,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
         self.alike = alike
         self.directions = directions
 
@@ -180,15 +186,25 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
         entries = self._entries(X, y)
         forms.check_range(entries.values, np.dtype(self.dtype))
         options = options._replace(clip=forms.has_ends(entries.values) if options.clip is None else options.clip)
-        began = time.perf_counter()
-        with one_blas_thread(), Interrupt() as interrupt:
-            learned = learn(entries, options, interrupt, start)
-            for name, value in attributes_of(learned).items():
-                setattr(self, name, value)
-        self.seconds_ = time.perf_counter() - began
-        if learned.stop.status is Status.NONFINITE:
-            warnings.warn(f"MatrixCompletion: {learned.stop.message}.", RuntimeWarning, stacklevel=3)
+        with open_journal(self.checkpoint, entries, options, start) as journal:
+            found = journal.finished(options.time_limit)
+            if found is None:
+                found = self._computed(entries, options, start, journal)
+        for name, value in found.items():
+            setattr(self, name, value)
+        if self.status_ == Status.NONFINITE.name:
+            warnings.warn(f"MatrixCompletion: {self.message_}.", RuntimeWarning, stacklevel=3)
         return self
+
+    def _computed(self, entries: Entries, options: Options, start: Start | None, journal: Journal) -> dict[str, Any]:
+        """The attributes of the fitted model, which the journal keeps unless the user interrupted the fit."""
+        with one_blas_thread(), Interrupt(saved=journal.on) as interrupt:
+            learned = learn(entries, options, interrupt, start, journal)
+            found = {**attributes_of(learned), "seconds_": journal.seconds}
+            if learned.stop.status is not Status.STOPPED:
+                over = learned.stop.status is Status.TIME_LIMIT
+                journal.finish(found, options.time_limit if over else None)
+        return found
 
     @property
     def alike_(self) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from bilevax.linalg.row_ridges import Lines, Regression, Summary, Weighting, res
 
 _NODE_DISTANCE = 1.0  # between the logarithms of counts for which posterior covariances are computed
 _TINY = 1e-12
+_CHANGING = ("factors", "centre", "precision", "feature_precision", "doubt", "slopes")  # attributes of an axis
 _UNSUPPORTED = 1e-6  # the share of the largest factor below which one is left out
 
 
@@ -39,6 +41,15 @@ class Axis:
         self.doubt = np.zeros((len(self.nodes), 1, 1))
         self.slopes = np.zeros((0 if features is None else features.shape[1], 1))
         self.spectrum = None if features is None else np.linalg.eigh(features.T @ features)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What sweeps change."""
+        return {name: getattr(self, name) for name in _CHANGING}
+
+    def put(self, state: dict[str, np.ndarray]) -> None:
+        """Go to such a state."""
+        for name in _CHANGING:
+            setattr(self, name, state[name])
 
     def design(self, effects: bool) -> tuple[np.ndarray, np.ndarray]:
         """What the other axis is regressed on, and what is not known of it: the effect becomes a constant."""
@@ -169,6 +180,17 @@ class Factors:
         kept = copy(self)
         kept.rows, kept.cols = copy(self.rows), copy(self.cols)
         return kept
+
+    def state(self) -> dict[str, Any]:
+        """What sweeps change."""
+        axes = {"rows": self.rows.state(), "cols": self.cols.state()}
+        return {**axes, "noise": self.noise, "unknown": self.unknown}
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Go to a state of factors that were made in the same way."""
+        self.rows.put(state["rows"])
+        self.cols.put(state["cols"])
+        self.noise, self.unknown = state["noise"], state["unknown"]
 
     def without_entries(self) -> Factors:
         """A copy that is good for `move_to` only, and takes little memory."""

@@ -8,13 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from bilevax.estimators.matrix_completion import ball_state
+from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.effects import Effects
 from bilevax.estimators.matrix_completion.entries import Entries
+from bilevax.estimators.matrix_completion.journal import Call
 from bilevax.estimators.matrix_completion.norm import axis_weights, entry_counts
 from bilevax.estimators.matrix_completion.options import Norm, Options
 from bilevax.estimators.matrix_completion.similarity import Similarity, leading_similarity
 from bilevax.problems import sparse_completion
-from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.loop import Run
 from bilevax.runs.plan import make_plan
 from bilevax.runs.progress import Progress
@@ -36,9 +38,10 @@ class CompletionFit:
     Held-out entries keep their place with weight zero, so that no shape changes and nothing is compiled again.
     """
 
-    def __init__(self, entries: Entries, options: Options, interrupt: Interrupt):
+    def __init__(self, entries: Entries, options: Options, deadline: Deadline):
         assert options.ridges is not None, "the caller estimates them"
-        self.options, self.interrupt, self.ridges = options, interrupt, options.ridges
+        self.options, self.ridges = options, options.ridges
+        self._deadline, self.journal = deadline, deadline.journal
         self.mean = _mean(entries.values, options.outlier)
         centred = entries.values - self.mean
         self.problem, _ = sparse_completion(
@@ -57,6 +60,9 @@ class CompletionFit:
         self.effects: Effects | None = None
         self.similarity: Similarity | None = None
         self.weights: tuple[AxisWeights, AxisWeights]
+        self.first_step = self.first_row = 0
+        self.first_error = np.nan
+        """Before the steps at this radius: steps taken, rows of the trace, and the error on held-out entries."""
 
     # ---- between stages
 
@@ -69,8 +75,10 @@ class CompletionFit:
         components = self.options.n_similarity_components
         self.similarity = None
         if norm.strength > 0:
-            counts = entry_counts(self.pattern, self.mask)
-            self.similarity = leading_similarity(self.pattern.operator(self.mask), counts, components, np.float32)
+            counts, operator = entry_counts(self.pattern, self.mask), self.pattern.operator(self.mask)
+            self.similarity = self.journal.compute(
+                "similarity in the ball", lambda: leading_similarity(operator, counts, components, np.float32)
+            )
         self.weights = axis_weights(self.pattern, self.mask, norm, self.similarity)
         self.problem = replace(
             self.problem, data={**self.problem.data, "omega1": mask, "omega2": mask, "count1": count}
@@ -106,7 +114,7 @@ class CompletionFit:
             return
         solver = BlockIBCG(self.options.max_rank, verify=None, look_ahead=True)
         plan = make_plan(every=1, time_limit=self.options.time_limit, metrics=self._columns, compute_gap=False)
-        self.run = Run(self.problem, solver, x, y, plan, self.interrupt)
+        self.run = Run(self.problem, solver, x, y, plan, self._deadline.interrupt)
         self.run.after_step = self._fit_effects
 
     def _settle_effects(self, x: Any) -> None:
@@ -117,38 +125,48 @@ class CompletionFit:
                 residual = residual / np.sqrt(1 + (residual / self.options.outlier) ** 2)
             if self.effects.update(residual) < 1e-3:
                 break
-        self._set_offset()
+        self.set_offset()
 
-    def _set_offset(self) -> None:
+    def set_offset(self) -> None:
+        """Tell the problem what the effects are now."""
         assert self.effects is not None
         data = {**self.problem.data, "offset": jnp.asarray(self.effects.spread())}
         self.problem = replace(self.problem, data=data)
 
     # ---- steps
 
-    def go(self, best: float = np.inf) -> Stop:
+    def go(self, call: Call, best: float = np.inf) -> Stop:
         """Steps at the present radius until the error on held-out entries settles, or the training error without them.
 
         `best` is the lowest error on held-out entries at another radius: one that is far from it needs less accuracy,
-        and steps end where the error rises above it.
+        and steps end where the error rises above it. Steps that the journal knows of this call are not taken again.
         """
-        assert self.run is not None
-        self.run.use(self.problem)
+        run, steps = self.run, self.options.max_steps
+        assert run is not None
+        run.use(self.problem)
+        self.first_step, self.first_row, self.first_error = run.k, len(run.trace), self.held_out_rmse()
+        if ball_state.fits(self, call.running):
+            ball_state.go_on(self, call.running)
+        self.journal.state = lambda: ball_state.between_steps(self)
+        if self.journal.spent and self._deadline.left is not None:  # the clock counts seconds of earlier processes too
+            run.plan = run.plan._replace(time_limit=run.clock.seconds + self._deadline.left)
         if self.options.verbose:
-            self.run.progress = Progress(self.options.max_steps, f"radius {self.radius:.4g}", begin=self.run.k)
+            run.progress = Progress(steps, f"radius {self.radius:.4g}", begin=self.first_step)
         tol = self.options.tol if self.options.radius is not None else _CLOSER * self.options.tol
-        rules = [_settled(self.run.k, tol)]
+        rules = [_settled(self.first_step, tol)]
         if self.held_out.any():
-            rules += _chosen_by(self.run.k, self.held_out_rmse(), best)
-        stop = self.run.go(self.options.max_steps, rules)
+            rules += _chosen_by(self.first_step, self.first_error, best)
+        stop = run.go(steps - (run.k - self.first_step), rules)
         self.cut = stop if stop.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NONFINITE) else None
+        if stop.status in (Status.STOPPED, Status.TIME_LIMIT):
+            self.journal.cut()
         return stop
 
     def finish(self, radius: float, norm: Norm) -> Stop:
         """Learn from all entries, at this radius."""
         self.observe(np.zeros(self.pattern.size, bool), norm)
         self.set_radius(radius)
-        stop = self.go()
+        stop = self.go(self.journal.call("all entries"))
         self.say(f"all {self.pattern.size} entries, rank {self.rank}")
         return stop
 
@@ -163,9 +181,10 @@ class CompletionFit:
         direction = np.asarray(run.state.lower.F) * (self.count / 2)
         if self.options.effects:
             self.effects.update(direction)
-            self._set_offset()
+            self.set_offset()
             run.use(self.problem)
         self.training_error = float(np.dot(direction, direction)) / self.count
+        self.journal.save_if_due()
 
     def _columns(self, problem: Any, state: Any) -> dict[str, float]:
         return {

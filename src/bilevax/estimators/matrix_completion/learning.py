@@ -17,6 +17,7 @@ from bilevax.estimators.matrix_completion.baseline import EffectsOnly
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.entries import Entries, in_order
 from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.journal import Journal
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
 from bilevax.estimators.matrix_completion.options import EFFORTS, Norm, Options
 from bilevax.estimators.matrix_completion.refit import (
@@ -69,19 +70,27 @@ class Learned:
     """A row for each step of the shrunk matrix, also if it was not taken."""
 
 
-def learn(entries: Entries, options: Options, interrupt: Interrupt, start: Start | None = None) -> Learned:
-    """Fit the parts of a model."""
+def learn(
+    entries: Entries,
+    options: Options,
+    interrupt: Interrupt,
+    start: Start | None = None,
+    journal: Journal | None = None,
+) -> Learned:
+    """Fit the parts of a model; what the journal knows is not computed again."""
+    deadline = Deadline(options.time_limit, interrupt, options.verbose, journal)
     with ExitStack() as precision:
-        return _learn(entries, options, interrupt, start, precision)
+        return _learn(entries, options, deadline, start, precision)
 
 
 def _learn(
-    entries: Entries, options: Options, interrupt: Interrupt, start: Start | None, precision: ExitStack
+    entries: Entries, options: Options, deadline: Deadline, start: Start | None, precision: ExitStack
 ) -> Learned:
-    deadline = Deadline(options.time_limit, interrupt, options.verbose)
     if start is not None or not options.refit or len(entries.values) <= options.effort.most_entries:
         entries = in_order(entries)  # for the shrunk matrix; factors sort them anyway
-    held_out = hold_out(len(entries.values), options) if start is None else None
+    held_out = None
+    if start is None:  # kept, since without a seed others would be held out the next time
+        held_out = deadline.journal.compute("held-out entries", lambda: hold_out(len(entries.values), options))
     chosen = None if held_out is None or not options.refit else choose_refit(entries, held_out, options, deadline)
     options = _settled(entries, options, chosen, start)
     radius, path = 0.0, []
@@ -89,7 +98,7 @@ def _learn(
     fit, refit = None, None if start is None else start.refit
     if _needs_ball(entries, options, chosen, start, deadline):
         limit = options.time_limit if chosen is None else deadline.left
-        fit = _begin(entries, options._replace(time_limit=limit), interrupt, precision)
+        fit = _begin(entries, options._replace(time_limit=limit), deadline, precision)
         choice = _choose(fit, held_out, start)
         radius, norm, path = choice.radius, choice.norm, choice.path
         refit = refit if start is not None else _compare(chosen, choice, fit, entries.values)
@@ -147,14 +156,14 @@ def _needs_ball(
     return bool(worth_a_try and len(entries.values) <= effort.most_entries and not deadline())
 
 
-def _begin(entries: Entries, options: Options, interrupt: Interrupt, precision: ExitStack) -> CompletionFit:
+def _begin(entries: Entries, options: Options, deadline: Deadline, precision: ExitStack) -> CompletionFit:
     """A shrunk matrix in the precision that was asked for, which lasts until `precision` is closed."""
     import jax
 
     from bilevax.estimators.matrix_completion.fit import CompletionFit
 
     precision.enter_context(jax.enable_x64(options.dtype == "float64"))
-    return CompletionFit(entries, options, interrupt)
+    return CompletionFit(entries, options, deadline)
 
 
 def _choose(fit: CompletionFit, held_out: np.ndarray | None, start: Start | None) -> Choice:

@@ -46,7 +46,7 @@ _PARTS: dict[str, Any] = {"shrunk_": Shrunk, "new_rows_": NewRows}
 
 def save(model: Any, path: str | Path, row_ids: Any = None, col_ids: Any = None) -> Path:
     """Write a model whole or not at all."""
-    parameters = {name: value for name, value in model.get_params().items() if _plain(value)}
+    parameters = {name: value for name, value in model.get_params().items() if _plain(value) and name != "checkpoint"}
     header = {"format": _FORMAT, "kind": "bilevax matrix completion", "parameters": parameters}
     header |= {name: getattr(model, name) for name in (*_NUMBERS, *_SINCE_3)}
     arrays = {name: getattr(model, name) for name in _ARRAYS}

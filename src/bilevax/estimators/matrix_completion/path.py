@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.estimators.matrix_completion import ball_state
 from bilevax.estimators.matrix_completion.fit import CompletionFit
+from bilevax.estimators.matrix_completion.journal import Call
 from bilevax.estimators.matrix_completion.norm import entry_counts
 from bilevax.estimators.matrix_completion.options import Norm, weights_matter
 from bilevax.runs.radius_search import search_radius
@@ -122,21 +124,18 @@ class _Path:
         """The error on held-out entries at this radius, from the matrix of the radius `near`."""
         if radius in self.kept:  # the first radius, when the search begins
             return self.scores[radius]
-        fit, began = self.fit, time.perf_counter()
-        if self.rows:  # the momentum and the step size of another radius would raise the rank
-            fit.begin_at(self.kept[near].x if near in self.kept else fit.zero())
-        steps = fit.steps
-        fit.set_radius(radius)
-        fit.go(self.lowest)
-        rmse = fit.held_out_rmse()
-        words = {", with similarity": fit.similarity is not None, ", plain norm": not self.norm.weighted}
-        fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + "".join(word for word, said in words.items() if said))
-        seconds = time.perf_counter() - began
-        self.rows.append(
-            {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": fit.steps - steps, "seconds": seconds}
-        )
+        fit, call = self.fit, self.fit.journal.call(f"radius {radius!r}")
+        if call.found:
+            fit.set_radius(radius)
+            ball_state.at_end(fit, call.result["fit"])
+            self.rows.append(call.result["row"])
+        else:
+            self.rows.append(self._fit_at(radius, near, call))
+        rmse = self.rows[-1]["rmse"]
         if fit.cut is not None:
             return np.nan
+        if not call.found and ball_state.keeps_matrix(fit):
+            fit.journal.keep(call, {"row": self.rows[-1], "fit": ball_state.after_radius(fit)})
         # Where the ball does not bind, the error depends on the start: such a radius must not win.
         best = self.lowest
         may_win = fit.ball_binds() or not np.isfinite(best)
@@ -144,6 +143,19 @@ class _Path:
         self.kept[radius] = _Tried(fit.state.x, (fit.residual() + fit.values)[fit.held_out])
         self._forget()
         return self.scores[radius]
+
+    def _fit_at(self, radius: float, near: float | None, call: Call) -> PathRow:
+        """Steps at this radius, and what they led to."""
+        fit, began = self.fit, time.perf_counter()
+        if self.rows:  # the momentum and the step size of another radius would raise the rank
+            fit.begin_at(self.kept[near].x if near in self.kept else fit.zero())
+        fit.set_radius(radius)
+        fit.go(call, self.lowest)
+        rmse = fit.held_out_rmse()
+        words = {", with similarity": fit.similarity is not None, ", plain norm": not self.norm.weighted}
+        fit.say(f"held-out RMSE {rmse:.4f}, rank {fit.rank}" + "".join(word for word, said in words.items() if said))
+        steps, seconds = fit.steps - fit.first_step, time.perf_counter() - began
+        return {"radius": radius, "rmse": rmse, "rank": fit.rank, "steps": steps, "seconds": seconds}
 
     def _forget(self) -> None:
         """Drop matrices that are no start of a later radius: those below the neighbours of the best radii."""

@@ -11,9 +11,10 @@ import numpy as np
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.journal import Journal
+from bilevax.estimators.matrix_completion.journaled import posterior_average, settle
 from bilevax.estimators.matrix_completion.observed import few_rows, observe
 from bilevax.estimators.matrix_completion.options import Options
-from bilevax.estimators.matrix_completion.posterior import posterior_mean
 from bilevax.estimators.matrix_completion.selection import (
     TAILS,
     Blend,
@@ -87,16 +88,16 @@ class Refit(NamedTuple):
 def choose_refit(entries: Entries, held_out: np.ndarray, options: Options, late: Deadline) -> FactorChoice:
     """The setting and the number of factors that predict the held-out entries best."""
     components = options.n_similarity_components
-    levels = _splits(entries, held_out, components)
+    levels = _splits(entries, held_out, components, late.journal)
     few = len(entries.values) < FEW_ENTRIES
     if few:
-        others = [Split(observe(entries, other), components) for other in _other_splits(held_out)]
+        others = [Split(observe(entries, other), components, late.journal) for other in _other_splits(held_out)]
         levels[0] = partial(list, levels[0]() + others)
     search = Search(options.effects, options.similarity != 0, options.most_factors, bool(options.clip), few)
     chosen = choose_factors(levels, search, late)
     best = chosen.best
     plain = Factors(best.best[0].observed)
-    plain.go(20, 5e-3, late)
+    settle(plain, 20, 5e-3, late)
     truth = plain.observed.held_out
     predictions = best.predictions[: len(truth.values)]
     alone, rmse = (float(np.sqrt(np.mean((p - truth.values) ** 2))) for p in (plain.predict(*truth[:2]), predictions))
@@ -116,17 +117,19 @@ def _other_splits(held_out: np.ndarray) -> list[np.ndarray]:
     return [other for other in found if other.any()]
 
 
-def _splits(entries: Entries, held_out: np.ndarray, components: int) -> list[Callable[[], list[Split]]]:
+def _splits(
+    entries: Entries, held_out: np.ndarray, components: int, journal: Journal
+) -> list[Callable[[], list[Split]]]:
     """The entries of few rows first, then of more and more; each level is made when it is called."""
     steps = max(0, int(np.ceil(np.log(len(held_out) / _FEW) / np.log(_STEP))))
-    return [partial(_level, entries, held_out, components, left) for left in range(steps, -1, -1)]
+    return [partial(_level, entries, held_out, components, journal, left) for left in range(steps, -1, -1)]
 
 
-def _level(entries: Entries, held_out: np.ndarray, components: int, steps: int) -> list[Split]:
+def _level(entries: Entries, held_out: np.ndarray, components: int, journal: Journal, steps: int) -> list[Split]:
     """The entries of a share of the rows that gets smaller with each step."""
     for _ in range(steps):
         entries, held_out = few_rows(entries, held_out, 1 / _STEP)
-    return [Split(observe(entries, held_out), components)]
+    return [Split(observe(entries, held_out), components, journal)]
 
 
 def blend_with(choice: FactorChoice, shrunk: np.ndarray | None, truth: np.ndarray, clip: bool) -> Blend:
@@ -162,14 +165,14 @@ def fit_refit(
     components = options.n_similarity_components
     levels: list[Callable[[], list[Split]]]
     if chosen.start is not None:
-        levels = [partial(list, [Split(chosen.start.observed.all_learned(), components)])]
+        levels = [partial(list, [Split(chosen.start.observed.all_learned(), components, late.journal)])]
     else:
-        levels = _splits(entries, np.zeros(len(entries.values), bool), components)
+        levels = _splits(entries, np.zeros(len(entries.values), bool), components, late.journal)
     factors = chosen.start
     for level in levels:
         (split,) = level()
         factors = grown(split, chosen.setting, chosen.rank, factors, late)
     assert factors is not None
     if chosen.setting.averaged:
-        factors = posterior_mean(factors, options.most_factors, late)
+        factors = posterior_average(factors, options.most_factors, late)
     return factors, split.features if chosen.setting.similarity else None

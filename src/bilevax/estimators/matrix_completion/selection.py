@@ -12,8 +12,9 @@ import numpy as np
 
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.factors import Factors
+from bilevax.estimators.matrix_completion.journal import Journal
+from bilevax.estimators.matrix_completion.journaled import posterior_average, settle
 from bilevax.estimators.matrix_completion.observed import Observed
-from bilevax.estimators.matrix_completion.posterior import posterior_mean
 from bilevax.estimators.matrix_completion.similarity import PatternFeatures, features_of
 
 _GAIN, _LEAST_GAIN = 1e-3, 2e-4  # the relative gain for which something else is taken, by how many are held out
@@ -52,13 +53,13 @@ class Setting(NamedTuple):
 class Split:
     """Entries with some of them held out, and the features of the pattern of the others once they are asked for."""
 
-    def __init__(self, observed: Observed, components: int):
-        self.observed, self._components = observed, components
+    def __init__(self, observed: Observed, components: int, journal: Journal):
+        self.observed, self._components, self._journal = observed, components, journal
 
     @cached_property
     def features(self) -> PatternFeatures | None:
         """None where the pattern says nothing."""
-        return features_of(self.observed, self._components)
+        return features_of(self.observed, self._components, self._journal)
 
     def matrices(self, setting: Setting) -> tuple[np.ndarray | None, np.ndarray | None]:
         """The features of rows and of columns under this setting."""
@@ -98,9 +99,7 @@ class Growth:
         most = min(most, *(n - 1 for n in observed.shape))
         while not (self.done or self.late()) and self.rank < most:
             before = self.rank
-            for one in self.factors:
-                one.grow(_more(before, most, len(observed.by_row.index)))
-            self._settle(30, _ROUGH)
+            self._settle(30, _ROUGH, _more(before, most, len(observed.by_row.index)))
             self._stuck += self.rank <= before  # the data do not support one more
             hopeless = self.rank == before == 0
             self.done = hopeless or max(self._failed, self._stuck) >= self._patience
@@ -115,10 +114,10 @@ class Growth:
         """How many factors there are now; of several splits the most."""
         return max(one.rank for one in self.factors)
 
-    def _settle(self, most: int, tol: float) -> None:
-        """Sweeps, then a comparison with the best so far."""
+    def _settle(self, most: int, tol: float, more: int = 0) -> None:
+        """So many factors more, sweeps, then a comparison with the best so far."""
         for one in self.factors:
-            one.go(most, tol, self.late)
+            settle(one, most, tol, self.late, more)
         predictions = np.concatenate([one.predict(*one.observed.held_out[:2]) for one in self.factors])
         squares = (predictions - self.truth) ** 2
         rmse, score = float(np.sqrt(squares.mean())), float(np.sqrt(_typical(squares, self.setting.tails)))
@@ -142,7 +141,7 @@ class Growth:
 
     def averaged(self, most: int) -> Growth:
         """The same factors; predictions are averaged over the posterior of which they are a mode."""
-        other, means = copy(self), [posterior_mean(one, most, self.late) for one in self.best]
+        other, means = copy(self), [posterior_average(one, most, self.late) for one in self.best]
         other.setting = self.setting._replace(averaged=True)
         other.predictions = np.concatenate([one.predict(*one.observed.held_out[:2]) for one in means])
         other.rmse = float(np.sqrt(other.squares.mean()))
@@ -304,14 +303,13 @@ def grown(split: Split, setting: Setting, rank: int, start: Factors | None, late
     if start is not None:
         factors = start.move_to(split.observed, features)
     else:
-        factors.go(20, _FINE, late)
+        settle(factors, 20, _FINE, late)
     while factors.rank < rank and not late():
         before = factors.rank
-        factors.grow(_more(before, rank, split.observed.count))
-        factors.go(30, _ROUGH, late)
+        settle(factors, 30, _ROUGH, late, _more(before, rank, split.observed.count))
         if factors.rank <= before:
             break
-    factors.go(200, _FINAL if factors.rank else _FINE, late)
+    settle(factors, 200, _FINAL if factors.rank else _FINE, late)
     return factors
 
 

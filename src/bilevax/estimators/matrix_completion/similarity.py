@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bilevax.estimators.matrix_completion.observed import Observed
 from bilevax.linalg import low_rank
 from bilevax.linalg.low_rank import Operator
+
+if TYPE_CHECKING:  # it writes what this module defines
+    from bilevax.estimators.matrix_completion.journal import Journal
 
 
 class Similarity(NamedTuple):
@@ -78,11 +81,14 @@ def pattern_features(
     return PatternFeatures(found[0], found[1], similarity)
 
 
-def features_of(observed: Observed, components: int) -> PatternFeatures | None:
+def features_of(observed: Observed, components: int, journal: Journal) -> PatternFeatures | None:
     """The features of the entries to learn from; None where their pattern says nothing."""
     counts = observed.by_row.counts(), observed.by_col.counts()
     # Single precision is plenty for features, and half of the time and memory.
-    similarity = leading_similarity(observed.operator(observed.ones(np.float32)), counts, components, np.float32)
+    similarity = journal.compute(
+        f"similarity of {observed.count} entries",
+        lambda: leading_similarity(observed.operator(observed.ones(np.float32)), counts, components, np.float32),
+    )
     return None if similarity is None else pattern_features(similarity, counts, observed.dtype)
 
 

@@ -1,0 +1,83 @@
+"""The command line that a checkpoint folder belongs to, as a JSON file; only commands listed here are run from it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bilevax.files import write_text
+
+NAME = "command.json"
+_RESUMABLE = ("complete",)
+_KIND, _MOST = "bilevax command", 1_000_000  # bytes
+_PATHS = ("ratings", "out", "model")
+"""Options that are paths, which the command read from the folder it was started in."""
+
+
+def write(folder: Path, arguments: Sequence[str]) -> None:
+    """Keep the command line; refuse a folder that belongs to another one."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--checkpoint {folder} is a file; give a folder.")
+    content = {"kind": _KIND, "arguments": list(arguments), "started_in": str(Path.cwd())}
+    if (folder / NAME).exists():
+        before = _content(folder)
+        if before != content:
+            words = shlex.join(["bilevax", *before["arguments"]])
+            raise ValueError(
+                f"{folder} belongs to another command ({words}, started in {before['started_in']}). "
+                f"`bilevax resume {folder}` goes on with it; or give another folder."
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / NAME, json.dumps(content, indent=2) + "\n")
+
+
+def read(folder: Path, parser: Callable[[], argparse.ArgumentParser]) -> argparse.Namespace:
+    """The options of the command of a folder, parsed as if they were typed there and then."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}.")
+    if not (folder / NAME).is_file():
+        raise ValueError(f"{folder} has no {NAME}; only a folder of a command with --checkpoint can be resumed.")
+    content = _content(folder)
+    arguments = content["arguments"]
+    refused = f"{folder / NAME} does not hold a command that can be resumed"
+    if not arguments or arguments[0] not in _RESUMABLE:
+        raise ValueError(f"{refused}: it must begin with {' or '.join(_RESUMABLE)}.")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            options = parser().parse_args(arguments)
+    except SystemExit:
+        last = said.getvalue().strip().splitlines()[-1:]
+        raise ValueError(f"{refused}: {' '.join(last)}") from None
+    if options.command not in _RESUMABLE or options.checkpoint is None:
+        raise ValueError(f"{refused}: it has no --checkpoint.")
+    for name in _PATHS:
+        given = getattr(options, name)
+        setattr(options, name, None if given is None else Path(content["started_in"]) / given)
+    options.checkpoint, options.arguments = folder, None  # the folder may have been moved
+    return options
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    path = folder / NAME
+    try:
+        if path.stat().st_size > _MOST:
+            raise ValueError(f"it has more than {_MOST} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("kind") != _KIND:
+            raise ValueError("it is not a command of bilevax")
+        parts = content["arguments"], content["started_in"]
+        if not isinstance(parts[0], list) or not all(isinstance(part, str) for part in (*parts[0], parts[1])):
+            raise ValueError("its arguments are not a list of words")
+    except KeyError as error:
+        raise ValueError(f"{path} cannot be read: it lacks {error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+    return content
