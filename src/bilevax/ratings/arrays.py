@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-import zlib
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import load_npz
+from scipy.sparse import bsr_array, coo_array, csc_array, csr_array, dia_array
 
-from bilevax.ratings.columns import OPTIONAL_ROLES, ColumnChoice, find_positions
+from bilevax import zips
+from bilevax.ratings.columns import OPTIONAL_ROLES, ColumnChoice
 from bilevax.ratings.fields import NO_TIMES, integers_if_whole, parse_time
 from bilevax.ratings.ids import Numbering, sorted_ids
+from bilevax.ratings.parquet import parquet_columns
 from bilevax.ratings.table import Ratings
 
 NPZ_NAMES = {"user": "rows", "item": "cols", "rating": "values", "time": "times"}
-# What NumPy and zipfile raise for a file that is cut or overwritten.
-NPZ_DAMAGE = (ValueError, OSError, EOFError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
+SPARSE_NAMES = ("format", "shape", "data", "indices", "indptr", "offsets", "row", "col", "coords")
 
 
 def is_array_file(data: bytes) -> bool:
@@ -29,7 +26,7 @@ def is_array_file(data: bytes) -> bool:
 
 def read_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.ndarray]:
     """The column of each role, all of one length, without missing entries."""
-    arrays = _npz_columns(path, data, choice) if data.startswith(b"PK") else _parquet_columns(path, data, choice)
+    arrays = _npz_columns(path, data, choice) if data.startswith(b"PK") else parquet_columns(path, data, choice)
     shapes = {role: array.shape for role, array in arrays.items()}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise ValueError(f"{path}: expected one-dimensional arrays of one length, got {shapes}.")
@@ -67,15 +64,16 @@ def _npz_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.
     if any(given not in (None, names[role]) for role, given in choice.items()):
         raise ValueError(f"{path}: columns cannot be chosen in NPZ, where they are rows, cols, values and times.")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            if {"format", "shape", "data"} <= set(archive.files):
-                matrix = load_npz(io.BytesIO(data)).tocoo()
-                stored = {"rows": matrix.row, "cols": matrix.col, "values": matrix.data}
+        with zips.opened(data) as archive:
+            held = zips.array_names(archive)
+            if {"format", "shape", "data"} <= set(held):
+                stored = _sparse(zips.read_arrays(archive, [name for name in SPARSE_NAMES if name in held]))
             else:
-                stored = {name: archive[name] for name in names.values() if name in archive.files}
-            held = sorted(archive.files)
-    except NPZ_DAMAGE as error:
-        raise ValueError(f"{path}: this NPZ file cannot be read ({error}); write or download it again.") from error
+                stored = zips.read_arrays(archive, [name for name in names.values() if name in held])
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise ValueError(
+            f"{path}: this NPZ file cannot be read ({zips.words(error)}); write or download it again."
+        ) from error
     needed = [names[role] for role, given in choice.items() if role not in OPTIONAL_ROLES or given is not None]
     missing = [name for name in needed if name not in stored]
     if missing:
@@ -86,37 +84,33 @@ def _npz_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.
     return {role: stored[names[role]] for role in choice if names[role] in stored}
 
 
-def _parquet_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.ndarray]:
-    try:
-        parquet, damage = import_module("pyarrow.parquet"), import_module("pyarrow").ArrowException
-    except ImportError:
-        raise ImportError(f"{path}: Parquet files need pyarrow: pip install 'bilevax[files]'.") from None
-    damaged = f"{path}: this Parquet file is damaged; write or download it again"
-    try:
-        file = parquet.ParquetFile(io.BytesIO(data))
-    except (OSError, damage) as error:
-        raise ValueError(f"{damaged} ({error}).") from error
-    names = file.schema_arrow.names
-    positions, _ = find_positions(path, names, len(names), choice)
-    try:
-        table = file.read(columns=[names[position] for position in positions.values()])
-    except (OSError, damage) as error:
-        raise ValueError(f"{damaged} ({error}).") from error
-    arrays = {}
-    for role, position in positions.items():
-        column = table.column(names[position])
-        if column.null_count:
-            entry = column.is_null().to_pylist().index(True) + 1
-            raise ValueError(f"{path}, entry {entry}: the {role} (column {names[position]!r}) is missing.")
-        arrays[role] = column.to_numpy()
-    return arrays
+def _sparse(parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The entries of a matrix that `scipy.sparse.save_npz` wrote."""
+    kind = parts["format"].item()
+    kind = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
+    shape = tuple(int(size) for size in parts["shape"])
+    if len(shape) != 2:
+        raise ValueError(f"expected a matrix, got shape {shape}")
+    if kind in ("csr", "csc", "bsr"):
+        makers = {"csr": csr_array, "csc": csc_array, "bsr": bsr_array}
+        matrix = makers[kind]((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
+        matrix.check_format(full_check=True)  # SciPy's loops trust the positions that they are given
+    elif kind == "dia":
+        matrix = dia_array((parts["data"], parts["offsets"]), shape=shape)
+    elif kind == "coo":
+        rows, cols = parts["coords"] if "coords" in parts else (parts["row"], parts["col"])
+        matrix = coo_array((parts["data"], (rows, cols)), shape=shape)
+    else:
+        raise ValueError(f"expected a matrix in one of the formats of SciPy, got {kind[:20]!r}")
+    entries = matrix.tocoo()
+    return {"rows": entries.row, "cols": entries.col, "values": entries.data}
 
 
 def _numbered(path: Path, role: str, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sorted ids, and the number of each entry among them."""
     if array.dtype.kind == "f":
         _finite_numbers(path, role, array)
-        if np.all(array == np.floor(array)):
+        if np.all(array == np.floor(array)) and np.all(np.abs(array) < 2.0**53):  # beyond, floats skip integers
             array = array.astype(np.int64)
     if array.dtype.kind in "iu":
         return np.unique(array, return_inverse=True)
@@ -132,11 +126,13 @@ def _numbered(path: Path, role: str, array: np.ndarray) -> tuple[np.ndarray, np.
 def _finite_numbers(path: Path, role: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "M":
         array = array.astype("datetime64[us]").astype(np.int64) / 1e6
+    if array.dtype.kind == "c":
+        raise ValueError(f"{path}: the column of the {role} holds complex numbers; expected real ones.")
     try:
         as_dates = role == "time" and array.dtype.kind in "OU"
         numbers = np.array([parse_time(str(field)) for field in array.tolist()]) if as_dates else array.astype(float)
         bad = np.flatnonzero(~np.isfinite(numbers))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: expected numbers in the column of the {role} ({error}).") from None
     if len(bad):
         raise ValueError(f"{path}, entry {bad[0] + 1}: the {role} is {numbers[bad[0]]}; correct or remove it.")

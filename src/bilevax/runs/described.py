@@ -58,7 +58,7 @@ def restored(text: Any) -> Any:
         return jnp.asarray(np.array(numbers, np.dtype(text["dtype"])).reshape(text["shape"]))
     if first in ("list", "tuple"):
         return {"list": list, "tuple": tuple}[first](restored(entry) for entry in text[first])
-    kind = getattr(bilevax, text["class"]) if text["class"] in bilevax.__all__ else None
+    kind = getattr(bilevax, text["class"]) if text["class"] in bilevax.__all__ else None  # type: ignore[attr-defined]
     if not (isinstance(kind, type) and issubclass(kind, eqx.Module)):
         raise ValueError(f"{text['class']} is not a class of bilevax")
     return kind(**{name: restored(value) for name, value in text["fields"].items()})
@@ -75,7 +75,8 @@ def structure(tree: PyTree) -> Any:
             return {"dict": {name: walk(node[name]) for name in sorted(node)}}
         if type(node) in (list, tuple):
             return {type(node).__name__: [walk(entry) for entry in node]}
-        if jax.tree.structure(node) != jax.tree.structure(0):
+        made: Any = jax.tree.structure(node)
+        if made != jax.tree.structure(0):
             raise NotDescribed(type(node).__name__)
         return next(count)
 
