@@ -6,6 +6,7 @@ A file of a few bytes can claim to hold a terabyte, or unpack to one. Whoever ra
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +71,10 @@ def text_array(path: object, names: Sequence[str]) -> np.ndarray:
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The bytes of a file or a pipe, in pieces where its size is not known."""
     with path.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
+        status = os.fstat(stream.fileno())
+        size = status.st_size
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            raise ValueError(f"{path} is a device; give a file.")
         pieces: list[bytes] = []
         total = 0
         while True:

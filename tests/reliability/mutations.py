@@ -5,7 +5,19 @@ import struct
 from hypothesis import strategies as st
 
 HUGE = [0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 10**12, 2**62, 2**63 - 1, 2**64 - 1]
-DIGITS = [b"-1", b"0", b"99999999999999999999", b"1e999", b"nan", b"-inf", b"1000000000000", b"0x10", b"\xff", b'"', b""]
+DIGITS = [
+    b"-1",
+    b"0",
+    b"99999999999999999999",
+    b"1e999",
+    b"nan",
+    b"-inf",
+    b"1000000000000",
+    b"0x10",
+    b"\xff",
+    b'"',
+    b"",
+]
 
 PLACE = st.integers(0, 2**16 - 1)
 FLIP = st.tuples(st.just("flip"), PLACE, st.integers(0, 7))

@@ -64,12 +64,16 @@ def _unpacked(path: Path, content: bytes) -> bytes:
 def _matrix(content: memoryview, order: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     parts = _elements(content, order)
     flags = struct.unpack_from(f"{order}I", next(parts)[1])[0]
-    shape = np.frombuffer(next(parts)[1], f"{order}i4").tolist()
+    sizes = next(parts)[1]
+    shape = struct.unpack(f"{order}{len(sizes) // 4}i", sizes)
     name = bytes(next(parts)[1]).decode("ascii")
     if name not in names or flags & 0xFF not in _DENSE or flags & _COMPLEX:
         return {}
     kind, numbers = next(parts)
-    values = np.frombuffer(numbers, np.dtype(order + _NUMBERS[kind]))
+    stored = np.dtype(order + _NUMBERS[kind])
+    if len(numbers) % stored.itemsize:
+        raise IndexError
+    values = np.frombuffer(numbers, stored)
     if min(shape, default=-1) < 0 or math.prod(shape) != len(values):
         raise IndexError
     return {name: values.astype(float).reshape(shape, order="F")}

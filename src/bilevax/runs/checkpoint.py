@@ -72,6 +72,7 @@ class Saved:
     """A checkpoint that was read: its header, its arrays and its rows."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.header, self._arrays = packed.read(path)
         if self.header.get("kind") != "bilevax checkpoint":
             raise packed.DamagedFile(f"{path} is not a checkpoint of bilevax.")
@@ -99,12 +100,15 @@ class Saved:
         try:
             return [self._arrays[f"{part}{i}"] for i in range(len(self.header["parts"][part]))]
         except packed.UNEXPECTED as error:
-            raise packed.DamagedFile(f"the checkpoint lacks {error}, a part of the {part}.") from None
+            raise packed.DamagedFile(f"{self.path} lacks {error}, a part of {part}, or has another form.") from None
 
     def tree(self, part: str) -> PyTree:
         """A tree whose containers are plain; None if they are not."""
-        described = self.header["structures"].get(part)
-        return None if described is None else tree_of(described, self.leaves(part))
+        try:
+            described = self.header["structures"].get(part)
+            return None if described is None else tree_of(described, self.leaves(part))
+        except packed.UNEXPECTED as error:
+            raise packed.DamagedFile(f"{self.path} lacks {error}, a part of {part}, or has another form.") from None
 
     def fill(self, part: str, tree: PyTree, *, shapes: bool) -> PyTree:
         """A tree of the same paths, types and, if `shapes`, shapes with the numbers of the checkpoint."""
@@ -118,7 +122,7 @@ class Saved:
         try:
             return filled(tree, then)
         except packed.UNEXPECTED as error:
-            raise packed.DamagedFile(f"the {part} of the checkpoint has another form: {error}.") from None
+            raise packed.DamagedFile(f"{self.path} has {part} in another form: {error}.") from None
 
     @property
     def residuals(self) -> list[RowResiduals]:
@@ -249,5 +253,5 @@ def restore(run: Any, saved: Saved) -> None:
         run.examined = None if header["examined"] is None else Assumptions(*map(str, header["examined"]))
         run.trace, run.certificate.residuals = saved.trace, saved.residuals
     except packed.UNEXPECTED as error:
-        raise packed.DamagedFile(f"resume: the checkpoint lacks {error} or has it in another form.") from None
+        raise packed.DamagedFile(f"{saved.path} lacks {error} or has it in another form.") from None
     run.leaves_windows()

@@ -71,9 +71,7 @@ def check_same(about: dict[str, Any], saved: Saved) -> None:
     try:
         other, where = differences(about["fingerprint"], saved.header["fingerprint"])
     except packed.UNEXPECTED as error:
-        raise packed.DamagedFile(
-            f"resume: the fingerprint of the checkpoint lacks {error} or has it in another form."
-        ) from None
+        raise packed.DamagedFile(f"{saved.path}: its fingerprint lacks {error} or has it in another form.") from None
     if other:
         raise ValueError(f"resume: this is not the run of the checkpoint; different: {other}.")
     if where:
