@@ -10,6 +10,8 @@ import scipy.sparse
 
 MANY = 2_000_000
 """From so many entries on values and factors are kept in single precision, and no sorted copy of the entries."""
+_GAPS = 100
+"""Rows for each entry, most of them empty, from which on they are ids that nobody numbered."""
 
 
 class Entries(NamedTuple):
@@ -57,7 +59,8 @@ def indices(name: str, given: Any, count: int) -> np.ndarray:
     if numbers.shape != (count,):
         raise ValueError(f"MatrixCompletion: {name} has shape {numbers.shape} for {count} values; give one for each.")
     if numbers.dtype.kind not in "iu":
-        if numbers.dtype.kind != "f" or not np.all(numbers == np.floor(numbers)):
+        whole = numbers.dtype.kind == "f" and np.all(np.abs(numbers) < 2.0**53)  # beyond, floats skip integers
+        if not whole or not np.all(numbers == np.floor(numbers)):
             raise ValueError(
                 f"MatrixCompletion: {name} must be whole numbers, got {numbers.dtype}; number the ids first."
             )
@@ -79,6 +82,12 @@ def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | No
         raise ValueError(f"MatrixCompletion: the value at position {first} is {values[first]}; leave such entries out.")
     if min(rows.min(), cols.min()) < 0:
         raise ValueError("MatrixCompletion: rows and cols are counted from zero, got a negative one.")
+    for name, numbers in (("rows", rows), ("cols", cols)):
+        if numbers.max() >= _GAPS * len(values) + 1_000_000:  # the model keeps numbers for each row, used or not
+            raise ValueError(
+                f"MatrixCompletion: {name} go up to {numbers.max()} for {len(values)} entries; number the ids without "
+                f"gaps, for example with numpy.unique(..., return_inverse=True)."
+            )
     size = (int(rows.max()) + 1, int(cols.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
     entries = Entries(rows, cols, values, size)
     return entries if len(values) >= MANY and _none_twice(entries) else in_order(entries)
