@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 from hostile_readers import matlab, zipped
 
-PIECE = 1 << 24
+PIECE = 1 << 22
 CLAIMED = 10**12
 
 
@@ -50,7 +50,7 @@ def zip_with_claims(name, content, claimed):
 
 def zip_bomb(name, size):
     """A part that really unpacks to so many bytes; only its checksum is wrong."""
-    content = deflated(size)
+    content, size = deflated(size), size // PIECE * PIECE
     local = struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 8, 0, 0x21, 0, len(content), size, len(name), 0) + name.encode()
     entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 8, 0, 0x21, 0, len(content), size, len(name), *[0] * 6)
     entry += name.encode()

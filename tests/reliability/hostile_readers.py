@@ -318,10 +318,8 @@ def in_folder(changed, read):
         folder = path.parent / "run"
         folder.mkdir(exist_ok=True)
         for name, content in run_files().items():
-            if not name.startswith("state-") and name != "lock":
+            if name == state_name() or not name.startswith(("state-", "lock")):
                 (folder / name).write_bytes(path.read_bytes() if name == changed() else content)
-        if changed().startswith("state-"):
-            (folder / changed()).write_bytes(path.read_bytes())
         read(folder)
 
     return check
