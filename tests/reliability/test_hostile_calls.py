@@ -53,13 +53,10 @@ WRAPS = {
     "plain list": lambda a: a.tolist(),
     "with none": lambda a: [a, None],
 }
-ARRAYS = st.builds(
-    made,
-    st.sampled_from(SHAPES),
-    st.sampled_from(KINDS),
-    st.sampled_from(FILLS),
-    st.sampled_from(["numpy"] * 6 + ["jax"] * 4 + list(WRAPS)),
-)
+FAULTS = st.sampled_from(SHAPES), st.sampled_from(KINDS), st.sampled_from(FILLS)
+ARRAYS = st.builds(made, *FAULTS, st.sampled_from(["numpy"] * 6 + ["jax"] * 4 + list(WRAPS)))
+TREES = st.builds(made, *FAULTS, st.sampled_from(["numpy", "jax", "jax", "list", "tuple", "dict"]))
+"""What oracles take: trees of arrays. Other things than arrays are refused by `bx.solve`."""
 
 
 def often(count):
@@ -150,7 +147,7 @@ def oracle_calls(name, count):
     domain, like = ALL_SETS[name]
 
     @often(count)
-    @given(ARRAYS, st.sampled_from(list(ORACLES)))
+    @given(TREES, st.sampled_from(list(ORACLES)))
     def check(x, oracle):
         documented(lambda: ORACLES[oracle](domain, x))
 
@@ -159,7 +156,7 @@ def oracle_calls(name, count):
 
 @pytest.mark.parametrize("name", list(ALL_SETS)[::6])
 def test_oracles_of_sets_given_anything(name):
-    oracle_calls(name, 15)
+    oracle_calls(name, 8)
 
 
 @pytest.mark.slow
@@ -176,8 +173,6 @@ def test_a_point_that_is_not_finite_is_in_no_set(name):
     domain, like = ALL_SETS[name]
     for value in NOT_FINITE:
         x = jax.tree.map(lambda leaf: jnp.full(leaf.shape, value).at[..., 1:].set(0.1), like)  # noqa: B023
-        if name == "WholeSpace" and np.isinf(value):
-            continue
         assert documented(lambda: bool(domain.contains(x))) in (False, None), f"{name} contains {value}"  # noqa: B023
 
 
@@ -201,15 +196,6 @@ def test_short_runs_on_every_set_are_honest(name):
 
 WEIRD = [np.nan, np.inf, -1.0, 0.0, 0, True, None, "x", 1j, [], [1.0, 2.0], {}, (), 1e308, -(10**30), np.zeros(0)]
 WEIRD += [np.array([1.0, np.nan]), np.array("a"), object(), jnp.ones((2, 2)), float, lambda k: 0.1, b"x", np.float16(1)]
-
-
-def constructions():
-    for name in sorted(zoo.exported("set") | zoo.exported("solver")):
-        kind = getattr(bx, name)
-        parameters = list(inspect.signature(kind).parameters.values())
-        for i, parameter in enumerate(parameters):
-            for weird in range(len(WEIRD)):
-                yield name, i, parameter.name, weird
 
 
 @pytest.mark.parametrize("name", sorted(zoo.exported("set") | zoo.exported("solver")))
@@ -278,7 +264,7 @@ def test_options_that_are_anything(option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some texts are names of folders
     problem = bx.BilevelProblem(upper, lower, bx.Box(-1.0, 1.0))
     for weird in WEIRD:
-        if option == "checkpoint" and weird == "x" or callable(weird):
+        if option == "checkpoint" and isinstance(weird, str) or callable(weird):
             continue
         documented(lambda: bx.solve(problem, NeverReached(), jnp.zeros(2), jnp.zeros(2), **{option: weird}))  # noqa: B023
 
@@ -294,8 +280,9 @@ def fitted(model):
         assert isinstance(model.status_, str) and np.all(np.isfinite(model.complete()))
 
 
-def test_completion_of_anything():
-    @often(150)
+@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_completion_of_anything(count):
+    @often(count)
     @given(ARRAYS, st.one_of(st.none(), ARRAYS))
     def check(X, y):
         fitted(documented(lambda: MatrixCompletion(effort="fast").fit(X, y)))
@@ -303,10 +290,11 @@ def test_completion_of_anything():
     check()
 
 
-def test_completion_of_triples_of_anything():
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_completion_of_triples_of_anything(count):
     column = st.one_of(ARRAYS, st.sampled_from(HUGE_INDICES), st.sampled_from(ENTRIES))
 
-    @often(150)
+    @often(count)
     @given(column, column, column)
     def check(rows, cols, values):
         fitted(documented(lambda: MatrixCompletion(effort="fast").fit((rows, cols, values))))
@@ -323,7 +311,7 @@ def test_indices_that_are_no_indices_are_refused(rows):
 
 
 def test_sparse_matrices_of_anything():
-    for kind in ("float16", "float32", "int8", "bool", "complex128", "uint64"):
+    for kind in ("float32", "int8", "bool", "complex128", "uint64"):
         for shape in ((4, 3), (0, 3), (3, 0), (1, 1)):
             matrix = scipy.sparse.random_array(shape, density=0.9, rng=0, dtype="float64").astype(kind)
             fitted(documented(lambda: MatrixCompletion(effort="fast").fit(matrix.tocsr())))  # noqa: B023
@@ -332,17 +320,21 @@ def test_sparse_matrices_of_anything():
     fitted(documented(lambda: MatrixCompletion(effort="fast").fit(broken)))
 
 
+@pytest.mark.parametrize("fit", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", inspect.signature(MatrixCompletion).parameters)
-def test_completion_with_parameters_that_are_anything(name):
+def test_completion_with_parameters_that_are_anything(name, fit):
+    """All are refused, if at all, by the check before the fit."""
     for weird in WEIRD:
-        options = {"effort": "fast", name: weird}
-        documented(lambda: MatrixCompletion(**options).fit(ENTRIES))  # noqa: B023
+        model = MatrixCompletion(**{"effort": "fast", name: weird})
+        options = documented(lambda: (model._options(), np.dtype(model.dtype)))  # noqa: B023
+        if fit and options is not None:
+            documented(lambda: model.fit(ENTRIES))  # noqa: B023
 
 
 def test_predictions_of_anything():
     model = MatrixCompletion(effort="fast").fit(ENTRIES)
 
-    @often(200)
+    @often(100)
     @given(ARRAYS, ARRAYS, st.sampled_from(["predict", "complete", "fold_in", "score", "recommend"]))
     def check(a, b, method):
         arguments = (a,) if method == "complete" else (a, b)

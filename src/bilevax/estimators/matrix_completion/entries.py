@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import Any, NamedTuple
 
@@ -51,6 +52,14 @@ def has_ends(values: np.ndarray) -> bool:
     """Whether the smallest and the largest value are the ends of a scale: each is that of at least one entry in 200."""
     least = max(2, len(values) // 200)
     return bool(np.sum(values == values.min()) >= least and np.sum(values == values.max()) >= least)
+
+
+def whole(name: str, value: Any) -> int:
+    """One whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"MatrixCompletion: {name} must be one whole number, got {str(value)[:60]!r}.") from None
 
 
 def indices(name: str, given: Any, count: int) -> np.ndarray:

@@ -275,6 +275,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     def recommend(self, row: int, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """The n columns with the highest predictions that the row has no entry in, and the predictions."""
         check_is_fitted(self, "left_")
+        row, n = (forms.whole(name, value) for name, value in (("row", row), ("n", n)))
         known = 0 <= row < len(self.left_)
         scores = (
             self.mean_ + self.col_effects_ + (self.row_effects_[row] + self.right_ @ self.left_[row] if known else 0)
