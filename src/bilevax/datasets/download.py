@@ -55,6 +55,10 @@ class _Counted:
             raise OSError(f"more than {_MOST_DOWNLOAD} bytes came, and no data set here has so many")
         return self._stream.write(data)
 
+    def flush(self) -> None:
+        """As that of the file."""
+        self._stream.flush()
+
 
 def _member(received: Path, file: DataFile) -> bytes:
     if file.member is None:

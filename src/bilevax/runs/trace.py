@@ -15,6 +15,7 @@ import numpy as np
 from bilevax.files import write_atomic, write_csv
 from bilevax.limits import read_bytes
 from bilevax.packed import DamagedFile
+from bilevax.zips import words
 
 Row = dict[str, float | int]
 _MOST_BYTES = 500_000_000  # of a file; a trace has a hundred rows or so
@@ -131,7 +132,7 @@ class Trace:
                 if row:
                     trace._rows.append({name: _number(entry) for name, entry in zip(columns, row, strict=True)})
         except (ValueError, csv.Error) as error:
-            raise DamagedFile(f"{name} is not a trace of bilevax: line {reader.line_num}: {error}.") from None
+            raise DamagedFile(f"{name} is not a trace of bilevax: line {reader.line_num}: {words(error)}.") from None
         return trace
 
 

@@ -77,6 +77,17 @@ def indices(name: str, given: Any, count: int) -> np.ndarray:
     return numbers
 
 
+def new_row(cols: Any, values: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The columns and values of a row to place among `count` columns."""
+    values = np.atleast_1d(np.asarray(values, float))
+    cols = indices("cols", np.atleast_1d(np.asarray(cols)), len(values)) if len(values) else np.zeros(0, int)
+    if not np.all(np.isfinite(values)):
+        raise ValueError("MatrixCompletion: a value of the new row is not finite; leave such entries out.")
+    if len(cols) and not (0 <= cols.min() and cols.max() < count):
+        raise ValueError(f"MatrixCompletion: cols of a new row must be from 0 to {count - 1}.")
+    return cols, values
+
+
 def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
     """Entries that can be learned from, sorted unless there are many; of those given twice the last one."""
     values = np.asarray(values)

@@ -257,7 +257,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     def fold_in(self, cols: Any, values: Any) -> tuple[float, np.ndarray]:
         """Effect and factor of a new row with these values in these columns, given the columns learned."""
         check_is_fitted(self, "left_")
-        return place(self, np.asarray(cols, int), np.asarray(values, float))
+        return place(self, *forms.new_row(cols, values, len(self.right_)))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the root of the mean squared error on the given entries; larger is better."""
