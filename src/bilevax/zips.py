@@ -42,6 +42,11 @@ def words(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
+def listed(names: Iterable[str]) -> str:
+    """Names of a file for a message: the first ten, in one line."""
+    return ", ".join(name[:40].encode("unicode_escape").decode() for name in list(names)[:10])
+
+
 @contextlib.contextmanager
 def opened(source: Path | bytes) -> Iterator[zipfile.ZipFile]:
     """An archive; whatever is wrong with it while it is open is a ValueError."""

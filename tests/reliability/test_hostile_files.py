@@ -35,7 +35,7 @@ def attempt(reader, folder, operations, part):
         words = str(error)
         named = (reader.name, "run", "state-", "inner")
         assert any(name in words for name in named), f"the message does not name the file: {words}"
-        assert "\n" not in words.strip() and len(words) < 1000, words
+        assert "\n" not in words.strip() and len(words) < 2000, words
         return False
     return True
 

@@ -52,7 +52,7 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
     if not rows or len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected a header of distinct names and at least one row, got {names[:20]}")
+        raise ValueError(f"{path}: expected a header of distinct names and at least one row, got {str(names)[:200]}")
     return {name: _column(path, entries) for name, entries in zip(names, zip(*rows, strict=True), strict=True)}
 
 

@@ -79,7 +79,7 @@ def _npz_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.
     if missing:
         raise ValueError(
             f"{path}: expected NPZ with rows, cols and values, or from scipy.sparse.save_npz, but {', '.join(missing)} "
-            f"is missing; the archive has {', '.join(held[:10])}. Unpack it if it is a plain zip archive."
+            f"is missing; the archive has {zips.listed(held)}. Unpack it if it is a plain zip archive."
         )
     return {role: stored[names[role]] for role in choice if names[role] in stored}
 

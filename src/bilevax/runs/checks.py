@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,7 +98,7 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
     return point
 
 
-def _check_entries(name: str, leaves: list[Any]) -> None:
+def _check_entries(name: str, leaves: Sequence[Any]) -> None:
     if not sum(np.size(leaf) if isinstance(leaf, float) else math.prod(leaf.shape) for leaf in leaves):
         raise ValueError(f"{name} has no entries: shapes {[np.shape(leaf) for leaf in leaves]}; give at least one.")
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bilevax.limits import check_size
 from bilevax.streaming.sources import Leaves, check_numeric
-from bilevax.zips import words
+from bilevax.zips import listed, words
 
 _TURNED = 4096
 """Rows that are turned from columns into rows at a time: few enough to stay in the cache of the processor."""
@@ -105,9 +105,7 @@ class ParquetRows:
         wanted = [name for names in self._columns.values() for name in names]
         missing = [name for name in wanted if name not in schema.names]
         if missing:
-            raise ValueError(
-                f"bx.Stream.parquet: {part} has no column {missing[0]!r}; it has {', '.join(schema.names)}."
-            )
+            raise ValueError(f"bx.Stream.parquet: {part} has no column {missing[0]!r}; it has {listed(schema.names)}.")
         types = _pyarrow().types
         for name in wanted:
             kind = schema.field(name).type
