@@ -134,6 +134,20 @@ def _read_array(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> np.ndarray:
     return np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C")
 
 
+def check_positions(indices: np.ndarray, starts: np.ndarray, rows: int, cols: int) -> None:
+    """Refuse positions that are not those of a sparse matrix of rows, or of columns, that stand one after the other.
+
+    SciPy's compiled loops trust them, and its own full check does not look at all of them if the last start is 0.
+    """
+    for array in (indices, starts):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"positions are vectors of whole numbers, got {array.dtype}{array.shape}")
+    if len(starts) != rows + 1 or starts[0] != 0 or starts[-1] != len(indices) or np.any(starts[1:] < starts[:-1]):
+        raise ValueError(f"the starts of {rows} rows or columns are wrong")
+    if len(indices) and (indices.min() < 0 or indices.max() >= cols):
+        raise ValueError(f"a position is not from 0 to {cols - 1}")
+
+
 def fill(member: IO[bytes], size: int) -> bytearray:
     """So many bytes, read in pieces."""
     content, at = bytearray(size), 0

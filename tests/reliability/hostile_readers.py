@@ -375,6 +375,7 @@ READERS = {
     "ratings NPZ, arrays": Reader(in_archive(columns_npz), of_user, "ratings.npz"),
     "ratings sparse csr": Reader(in_archive(lambda: sparse_npz("csr")), of_user, "ratings.npz"),
     "ratings sparse csc": Reader(in_archive(lambda: sparse_npz("csc")), of_user, "ratings.npz"),
+    "ratings sparse bsr": Reader(in_archive(lambda: sparse_npz("bsr")), of_user, "ratings.npz"),
     "ratings sparse coo": Reader(in_archive(lambda: sparse_npz("coo")), of_user, "ratings.npz"),
     "ratings sparse dia": Reader(in_archive(lambda: sparse_npz("dia")), of_user, "ratings.npz"),
     "ratings Parquet": Reader(raw(parquet_bytes), of_user, "ratings.parquet", True),

@@ -25,8 +25,9 @@ def read_newsgroups(path: Path) -> Newsgroups:
         with zips.opened(path) as archive:
             parts = zips.read_arrays(archive, ("data", "indices", "indptr", "shape", "y20", "y6"))
         matrix = (parts["data"].astype(float), parts["indices"], parts["indptr"])
-        counts = csr_array(matrix, shape=tuple(map(int, parts["shape"])))
-        counts.check_format(full_check=True)  # SciPy's loops trust the positions that they are given
+        rows, cols = (int(size) for size in parts["shape"])
+        zips.check_positions(parts["indices"], parts["indptr"], rows, cols)
+        counts = csr_array(matrix, shape=(rows, cols))
         y20, y6 = (_labels(parts[name]) for name in ("y20", "y6"))
     except (ValueError, TypeError, OverflowError, IndexError) as error:
         raise ValueError(
