@@ -60,7 +60,6 @@ class Reader(NamedTuple):
     build: Any
     read: Any
     name: str = "file"
-    expensive: bool = False
 
 
 def raw(content):
@@ -378,8 +377,8 @@ READERS = {
     "ratings sparse bsr": Reader(in_archive(lambda: sparse_npz("bsr")), of_user, "ratings.npz"),
     "ratings sparse coo": Reader(in_archive(lambda: sparse_npz("coo")), of_user, "ratings.npz"),
     "ratings sparse dia": Reader(in_archive(lambda: sparse_npz("dia")), of_user, "ratings.npz"),
-    "ratings Parquet": Reader(raw(parquet_bytes), of_user, "ratings.parquet", True),
-    "stream Parquet": Reader(raw(parquet_bytes), stream, "rows.parquet", True),
+    "ratings Parquet": Reader(raw(parquet_bytes), of_user, "ratings.parquet"),
+    "stream Parquet": Reader(raw(parquet_bytes), stream, "rows.parquet"),
     "pairs": Reader(raw(lambda: CSV), pairs, "pairs.csv"),
     "titles": Reader(raw(lambda: TITLES), read_titles, "titles.csv"),
     "idx": Reader(raw(lambda: IDX), array_of_bytes, "images"),

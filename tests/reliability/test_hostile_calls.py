@@ -280,7 +280,7 @@ def fitted(model):
         assert isinstance(model.status_, str) and np.all(np.isfinite(model.complete()))
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(400, marks=pytest.mark.slow)])
 def test_completion_of_anything(count):
     @often(count)
     @given(ARRAYS, st.one_of(st.none(), ARRAYS))
@@ -290,7 +290,7 @@ def test_completion_of_anything(count):
     check()
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, pytest.param(1000, marks=pytest.mark.slow)])
 def test_completion_of_triples_of_anything(count):
     column = st.one_of(ARRAYS, st.sampled_from(HUGE_INDICES), st.sampled_from(ENTRIES))
 
@@ -311,7 +311,7 @@ def test_indices_that_are_no_indices_are_refused(rows):
 
 
 def test_sparse_matrices_of_anything():
-    for kind in ("float32", "int8", "bool", "complex128", "uint64"):
+    for kind in ("float32", "bool", "complex128"):
         for shape in ((4, 3), (0, 3), (3, 0), (1, 1)):
             matrix = scipy.sparse.random_array(shape, density=0.9, rng=0, dtype="float64").astype(kind)
             fitted(documented(lambda: MatrixCompletion(effort="fast").fit(matrix.tocsr())))  # noqa: B023
@@ -334,7 +334,7 @@ def test_completion_with_parameters_that_are_anything(name, fit):
 def test_predictions_of_anything():
     model = MatrixCompletion(effort="fast").fit(ENTRIES)
 
-    @often(100)
+    @often(60)
     @given(ARRAYS, ARRAYS, st.sampled_from(["predict", "complete", "fold_in", "score", "recommend"]))
     def check(a, b, method):
         arguments = (a,) if method == "complete" else (a, b)

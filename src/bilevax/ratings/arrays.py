@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import bsr_array, coo_array, csc_array, csr_array, dia_array
 
 from bilevax import zips
 from bilevax.ratings.columns import OPTIONAL_ROLES, ColumnChoice
@@ -85,25 +84,38 @@ def _npz_columns(path: Path, data: bytes, choice: ColumnChoice) -> dict[str, np.
 
 
 def _sparse(parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The entries of a matrix that `scipy.sparse.save_npz` wrote."""
-    kind = parts["format"].item()
+    """The entries of a matrix that `scipy.sparse.save_npz` wrote.
+
+    SciPy itself would trust positions that are wrong, and make room for every row of a shape that only claims them.
+    """
+    kind, data = parts["format"].item(), parts["data"]
     kind = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
-    shape = p, q = tuple(int(size) for size in parts["shape"])
-    if kind in ("csr", "csc", "bsr"):
-        makers = {"csr": csr_array, "csc": csc_array, "bsr": bsr_array}
-        height, width = parts["data"].shape[1:] if kind == "bsr" else (1, 1)
-        lines, places = (q, p) if kind == "csc" else (p // max(height, 1), q // max(width, 1))
-        zips.check_positions(parts["indices"], parts["indptr"], lines, places)
-        matrix = makers[kind]((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
-    elif kind == "dia":
-        matrix = dia_array((parts["data"], parts["offsets"]), shape=shape)
-    elif kind == "coo":
+    p, q = (int(size) for size in parts["shape"])
+    if data.ndim != {"csr": 1, "csc": 1, "coo": 1, "dia": 2, "bsr": 3}.get(kind):
+        raise ValueError(f"expected a matrix in a format of SciPy, got {kind[:20]!r} with {data.ndim} dimensions")
+    if kind == "coo":
         rows, cols = parts["coords"] if "coords" in parts else (parts["row"], parts["col"])
-        matrix = coo_array((parts["data"], (rows, cols)), shape=shape)
+        for places, count in ((rows, p), (cols, q)):
+            zips.check_positions(places, np.array([0, len(data)]), 1, count)
+    elif kind == "dia":
+        cols = np.broadcast_to(np.arange(data.shape[1]), data.shape)
+        rows = cols - parts["offsets"].astype(np.int64)[:, None]
+        held = (rows >= 0) & (rows < p) & (cols < q) & (data != 0)
+        rows, cols, data = rows[held], cols[held], data[held]
     else:
-        raise ValueError(f"expected a matrix in one of the formats of SciPy, got {kind[:20]!r}")
-    entries = matrix.tocoo()
-    return {"rows": entries.row, "cols": entries.col, "values": entries.data}
+        height, width = data.shape[1:] if kind == "bsr" else (1, 1)
+        lines, count = (q, p) if kind == "csc" else (p // max(height, 1), q // max(width, 1))
+        places, starts = parts["indices"], parts["indptr"]
+        zips.check_positions(places, starts, lines, count)
+        if len(places) != len(data):
+            raise ValueError(f"{len(data)} values for {len(places)} positions")
+        rows, cols = np.repeat(np.arange(lines), np.diff(starts.astype(np.int64))), places
+        if kind == "bsr":
+            rows = (rows[:, None, None] * height + np.arange(height)[:, None] + np.zeros(width, int)).ravel()
+            cols = (cols[:, None, None] * width + np.zeros((height, 1), int) + np.arange(width)).ravel()
+        elif kind == "csc":
+            rows, cols = cols, rows
+    return {"rows": rows, "cols": cols, "values": data.ravel()}
 
 
 def _numbered(path: Path, role: str, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
