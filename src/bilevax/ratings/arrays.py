@@ -109,7 +109,7 @@ def _sparse(parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         zips.check_positions(places, starts, lines, count)
         if len(places) != len(data):
             raise ValueError(f"{len(data)} values for {len(places)} positions")
-        rows, cols = np.repeat(np.arange(lines), np.diff(starts.astype(np.int64))), places
+        rows, cols = np.repeat(np.arange(lines), starts[1:] - starts[:-1]), places
         if kind == "bsr":
             rows = (rows[:, None, None] * height + np.arange(height)[:, None] + np.zeros(width, int)).ravel()
             cols = (cols[:, None, None] * width + np.zeros((height, 1), int) + np.arange(width)).ravel()

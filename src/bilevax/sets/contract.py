@@ -173,10 +173,10 @@ class ConvexSet(eqx.Module):
         with contextlib.suppress(TypeError):  # conditions may look at numbers, and cannot be compiled then
             if not self.kernels.on_host and bool(_compiled_contains(own, x)):
                 return ""
-        if not bool(trees.all_finite(x)):
-            return "it holds a NaN or an infinite entry"
         limit = float(own.tolerance(x))
         broken = [c for c in own.conditions(x) if not float(c.excess) <= limit]
+        if not broken and not bool(trees.all_finite(x)):
+            return "it holds a NaN or an infinite entry"
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
 
 

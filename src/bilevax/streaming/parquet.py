@@ -93,7 +93,6 @@ class ParquetRows:
             kinds = own
             for number in range(metadata.num_row_groups):
                 rows = metadata.row_group(number).num_rows
-                self._check_rows(part, rows)
                 if rows:
                     groups.append(_Group(part, metadata, number, first, rows))
                 first += rows
@@ -116,6 +115,10 @@ class ParquetRows:
         # That of a list goes on with the name of its items; a name may have points itself.
         numbers = [next(i for i, p in enumerate(paths) if p == name or p.startswith(f"{name}.")) for name in wanted]
         for group in range(metadata.num_row_groups):
+            # pyarrow ends the process if it is asked for the statistics of a damaged column; reading one row raises.
+            self._check_rows(part, metadata.row_group(group).num_rows)
+            with _pyarrow().parquet.ParquetFile(part, metadata=metadata, memory_map=True) as file:
+                next(file.iter_batches(batch_size=1, row_groups=[group], columns=wanted), None)
             for name, number in zip(wanted, numbers, strict=True):
                 statistics = metadata.row_group(group).column(number).statistics
                 if statistics is not None and statistics.has_null_count and statistics.null_count:
