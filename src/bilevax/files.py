@@ -13,18 +13,33 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bilevax import limits
+
 
 def unpacked(path: Path) -> bytes:
-    """The bytes of a file, decompressed if it is gzip or bzip2 whatever its name."""
-    data = path.read_bytes()
+    """The bytes of a file, decompressed if it is gzip or bzip2 whatever its name.
+
+    `limits` says how many there may be; a file that unpacks to more is refused as soon as that shows.
+    """
+    data = limits.read_bytes(path)
+    if data.startswith(b"\x1f\x8b"):
+        kind: Callable[[io.BytesIO], Any] = lambda stream: gzip.GzipFile(fileobj=stream)  # noqa: E731
+    elif data.startswith(b"BZh"):
+        kind = bz2.BZ2File
+    else:
+        return data
+    pieces, total = [], 0
     try:
-        if data.startswith(b"\x1f\x8b"):
-            return gzip.decompress(data)
-        if data.startswith(b"BZh"):
-            return bz2.decompress(data)
+        with kind(io.BytesIO(data)) as stream:
+            while piece := stream.read(limits.PIECE):
+                pieces.append(piece)
+                total += len(piece)
+                if total > limits.most_bytes(packed=len(data)):
+                    break
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path}: the compressed data are damaged or cut short ({error})") from error
-    return data
+    limits.check_size(path, total, packed=len(data), what="unpacked, its content")
+    return b"".join(pieces)
 
 
 class Disk:

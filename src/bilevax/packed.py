@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bilevax import zips
 from bilevax.files import write_atomic
 
 _HEADER = "header.json"
@@ -27,6 +28,8 @@ _DAMAGE = (
     ValueError, OSError, EOFError, KeyError, TypeError, IndexError, AttributeError, RuntimeError, SyntaxError,
     OverflowError, NotImplementedError, RecursionError, MemoryError, zipfile.BadZipFile,
 )  # fmt: skip
+UNEXPECTED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What happens to whoever uses a header that has another form than ours, by damage or by malice."""
 
 
 class DamagedFile(ValueError):
@@ -61,6 +64,8 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
+        with path.open("rb") as stream:
+            zips.check_directory(stream)
         with zipfile.ZipFile(path) as archive:
             header = _header(archive)
             sums = header.pop("arrays")
@@ -73,7 +78,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except DamagedFile as error:
         raise DamagedFile(f"{path} cannot be read: {error}.") from None
     except _DAMAGE as error:
-        raise DamagedFile(f"{path} is damaged, cut short, or not a file of bilevax ({_words(error)}).") from None
+        raise DamagedFile(f"{path} is damaged, cut short, or not a file of bilevax ({zips.words(error)}).") from None
 
 
 def _form(array: np.ndarray) -> bytes:
@@ -89,12 +94,9 @@ def _sum(form: bytes, content: Any) -> str:
     return total.hexdigest()
 
 
-def _words(error: BaseException) -> str:
-    return str(error)[:200].strip() or type(error).__name__
-
-
 def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     info = archive.getinfo(name)
+    zips.check_parts(archive, [info])
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         raise DamagedFile(f"{name} is packed, and nothing that bilevax writes is")
     return info
@@ -109,21 +111,19 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
         raise DamagedFile("the checksum of its header is wrong")
     header = json.loads(text)
     if not isinstance(header, dict):
-        raise DamagedFile("its header is not a table")
+        raise DamagedFile("its header is not a JSON object")
     return header
 
 
 def _array(archive: zipfile.ZipFile, name: str, total: Any) -> np.ndarray:
     info = _stored(archive, f"{name}.npy")
     with archive.open(info) as member:
-        if np.lib.format.read_magic(member) != (2, 0):
-            raise DamagedFile(f"{name} is not an array in the format of bilevax")
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(member)
-        size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or fortran or min(shape, default=0) < 0 or size != info.file_size - member.tell():
+        kind, shape, fortran, length = zips.array_header(member)
+        size = math.prod(shape) * kind.itemsize
+        if fortran or size != info.file_size - length:
             raise DamagedFile(f"the size of {name} is not that of its numbers")
-        content = bytearray(member.read(size))
-    array = np.frombuffer(content, dtype).reshape(shape)
+        content = zips.fill(member, size)
+    array = np.frombuffer(content, kind).reshape(shape) if size else np.zeros(shape, kind)
     if _sum(_form(array), content) != total:
         raise DamagedFile(f"the checksum of {name} is wrong")
     return array

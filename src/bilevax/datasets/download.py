@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from bilevax import zips
 from bilevax.datasets.errors import DatasetCorrupt, DatasetUnavailable
 from bilevax.datasets.folders import DATA, cache_folder, data_folder
 from bilevax.datasets.registry import DataFile, Entry
 from bilevax.datasets.verification import verify
 from bilevax.files import write_atomic
+
+_MOST_DOWNLOAD = 1_000_000_000  # bytes
 
 
 def download(entry: Entry, file: DataFile) -> Path:
@@ -25,7 +26,8 @@ def download(entry: Entry, file: DataFile) -> Path:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             received = Path(scratch) / "received"
-            pooch.HTTPDownloader()(file.url, str(received), None)
+            with received.open("wb") as stream:
+                pooch.HTTPDownloader()(file.url, _Counted(stream), None)
             data = _member(received, file)
             # Under its own name, which a message may mention.
             copy = Path(scratch) / target.name
@@ -40,13 +42,31 @@ def download(entry: Entry, file: DataFile) -> Path:
     return target
 
 
+class _Counted:
+    """A file that does not grow for ever."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._left = stream, _MOST_DOWNLOAD
+
+    def write(self, data: bytes) -> int:
+        """As that of the file, up to the limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(f"more than {_MOST_DOWNLOAD} bytes came, and no data set here has so many")
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        """As that of the file."""
+        self._stream.flush()
+
+
 def _member(received: Path, file: DataFile) -> bytes:
     if file.member is None:
         return received.read_bytes()
     try:
-        with zipfile.ZipFile(received) as archive:
-            return archive.read(file.member)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
+        with zips.opened(received) as archive:
+            return zips.read_part(archive, file.member)
+    except ValueError as error:
         raise DatasetCorrupt(
             f"the download from {file.url} is not a zip archive with {file.member}: {error}. "
             "Nothing was kept; try again, or get it by hand."

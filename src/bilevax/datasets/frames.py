@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bilevax.files import unpacked
+from bilevax.limits import check_lines, text_array
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Frame:
 def read_csv(path: Path) -> dict[str, np.ndarray]:
     """The columns of a CSV file with a header; a column is numeric if all its entries are numbers or empty."""
     try:
-        reader = csv.reader(unpacked(path).decode().splitlines(), strict=True)
+        reader = csv.reader(check_lines(path, unpacked(path)).decode().splitlines(), strict=True)
         names, rows = next(reader, []), []
         for row in reader:
             if len(row) != len(names):
@@ -51,12 +52,12 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
     if not rows or len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected a header of distinct names and at least one row, got {names[:20]}")
-    return {name: _column(entries) for name, entries in zip(names, zip(*rows, strict=True), strict=True)}
+        raise ValueError(f"{path}: expected a header of distinct names and at least one row, got {str(names)[:200]}")
+    return {name: _column(path, entries) for name, entries in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def _column(entries: tuple[str, ...]) -> np.ndarray:
+def _column(path: Path, entries: tuple[str, ...]) -> np.ndarray:
     try:
         return np.array([float(entry) if entry else np.nan for entry in entries])
     except ValueError:
-        return np.array(entries)
+        return text_array(path, entries)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from bilevax.datasets.matlab import read_matrices
 from bilevax.datasets.text import match_lines
 from bilevax.files import unpacked
+from bilevax.limits import check_size
 
 NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 LINE = NUMBER + rb"(?:[ \t]+\d{1,9}:" + NUMBER + rb")*[ \t]*"
@@ -64,17 +65,13 @@ def read_dense(path: Path, features: int) -> Table:
     if data.startswith(b"MATLAB"):
         return _matlab(path, data, features)
     X, y = _parse(path, data, features)
+    check_size(path, 8 * len(y) * features, what=f"a table of {len(y)} x {features}")
     return Table(X.toarray(), y)
 
 
 def _matlab(path: Path, data: bytes, features: int) -> Table:
-    from scipy.io import loadmat
-
-    try:
-        arrays = loadmat(io.BytesIO(data))
-        X, y = np.ascontiguousarray(arrays["X"], dtype=float), np.asarray(arrays["y"], dtype=float).ravel()
-    except Exception as error:  # a damaged file makes SciPy raise almost anything
-        raise ValueError(f"{path}: not a MATLAB file with X and y ({type(error).__name__}: {error})") from error
+    arrays = read_matrices(path, data, ("X", "y"))
+    X, y = np.ascontiguousarray(arrays["X"]), arrays["y"].ravel()
     if X.shape != (len(y), features):
         raise ValueError(f"{path}: expected X with {features} columns and a y for each row, got {X.shape}, {y.shape}")
     return Table(X, y)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bilevax.datasets.text import match_lines
 from bilevax.files import unpacked
+from bilevax.limits import text_array
 from bilevax.ratings.table import Ratings
 
 
@@ -28,14 +29,14 @@ def read_book_crossing(path: Path) -> Ratings:
     data = match_lines(path, unpacked(path), line, 'a line "user";"book";"rating"', skip=1)
     # One flat list: a small list for each of a million lines would take most of the time.
     fields = data.decode("latin-1").replace("\r", "").replace('"\n"', '";"')[1:-2].split('";"')
-    row_ids, rows = _numbered(fields[::3])
-    col_ids, cols = _numbered([book.replace('\\"', '"') for book in fields[1::3]])
+    row_ids, rows = _numbered(path, fields[::3])
+    col_ids, cols = _numbered(path, [book.replace('\\"', '"') for book in fields[1::3]])
     values = np.fromiter(map(float, fields[2::3]), float, len(rows))
     return Ratings(rows, cols, values, None, row_ids, col_ids)
 
 
-def _numbered(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(path: Path, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """As `np.unique` with inverse, several times faster on strings."""
     distinct = sorted(set(names))
     number = {name: i for i, name in enumerate(distinct)}
-    return np.array(distinct), np.fromiter(map(number.__getitem__, names), np.int64, len(names))
+    return text_array(path, distinct), np.fromiter(map(number.__getitem__, names), np.int64, len(names))

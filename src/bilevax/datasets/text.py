@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bilevax.limits import check_lines
+
 
 def match_lines(path: Path, data: bytes, line: bytes, expected: str, *, skip: int = 0) -> bytes:
     """The data after `skip` lines, without trailing blanks; the first line that does not match is named.
 
     Once every line matches, a parser may run over the whole file at the speed of C.
     """
+    check_lines(path, data)
     for _ in range(skip):
         data = data.partition(b"\n")[2]
     data = data.rstrip() + b"\n"

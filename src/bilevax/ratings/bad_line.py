@@ -20,7 +20,8 @@ def error_with_line(text: TextFile, header: bool, positions: Mapping[str, int], 
             skip = skip and not row
     except csv.Error as wrong:
         return ValueError(f"{text.path}, line {reader.line_num}: {wrong}; is a quotation mark missing?")
-    return ValueError(str(error))
+    words = str(error)
+    return ValueError(words if str(text.path) in words else f"{text.path}: {words}")
 
 
 def _line_fault(text: TextFile, positions: Mapping[str, int], row: Sequence[str]) -> str | None:

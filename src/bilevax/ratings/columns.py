@@ -120,4 +120,5 @@ def _normalized(name: str) -> str:
 def _columns_in_words(names: Sequence[str] | None, width: int) -> str:
     if names is None:
         return f"the file has no header, and its {width} columns are numbered from 0 to {width - 1}"
-    return f"the first line has {', '.join(shortened(name)[1:-1] for name in names)}"
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"the first line has {', '.join(shortened(name)[1:-1] for name in names[:20])}{more}"

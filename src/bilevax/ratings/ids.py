@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bilevax.limits import text_array
 from bilevax.ratings.fields import id_fault
 
 
@@ -34,4 +35,4 @@ def _integers_if_all(names: Sequence[str]) -> np.ndarray:
             return np.array(numbers, np.int64)
     except (ValueError, OverflowError):
         pass
-    return np.array(names)
+    return text_array("the ids", names)

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bilevax.limits import check_lines
+
 WHITESPACE = "spaces"
 SEPARATORS = ("::", "\t", ";", ",", "|", WHITESPACE)
 SAMPLE_LINES = 100  # from which separator and columns are guessed
@@ -51,7 +53,7 @@ def open_text(path: Path, data: bytes, separator: str | None, needed: int) -> Te
         data = data.decode("utf-16", errors="replace").encode()
     if b"\0" in data[:4096]:
         raise ValueError(f"{path}: this is no text; expected text, Parquet or NPZ.")
-    data = data.removeprefix(codecs.BOM_UTF8)
+    data = check_lines(path, data.removeprefix(codecs.BOM_UTF8))
     encoding = "utf-8" if _is_utf8(data) else "latin-1"
     if separator == "":
         raise ValueError("read_ratings: the separator is empty; give a character, or None to have it guessed.")

@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 
 from bilevax import files, packed
 from bilevax.files import csv_text
+from bilevax.limits import check_size
 from bilevax.runs import run_directory
 from bilevax.runs.described import filled, leaves_of, structure, tree_of
 from bilevax.runs.lock import Lock
@@ -71,6 +72,7 @@ class Saved:
     """A checkpoint that was read: its header, its arrays and its rows."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.header, self._arrays = packed.read(path)
         if self.header.get("kind") != "bilevax checkpoint":
             raise packed.DamagedFile(f"{path} is not a checkpoint of bilevax.")
@@ -81,24 +83,32 @@ class Saved:
         self.trace = self._read_trace(path.parent / run_directory.ROWS)
 
     def _read_trace(self, path: Path) -> Trace:
-        told, size = self.header["trace"], path.stat().st_size if path.exists() else 0
-        if size < told["bytes"]:
-            raise packed.DamagedFile(f"{path} has {size} bytes; the checkpoint was made when it had {told['bytes']}.")
+        told, size = self.header["trace"], path.stat().st_size if path.is_file() else 0
+        length = int(told["bytes"])
+        if not 0 <= length <= size:
+            raise packed.DamagedFile(f"{path} has {size} bytes; the checkpoint was made when it had {length}.")
+        check_size(path, length)
         with open(path, "rb") as stream:
-            text = stream.read(told["bytes"])
+            text = stream.read(length)
         self.sum = hashlib.sha256(text)
         if self.sum.hexdigest() != told["sha256"]:
             raise packed.DamagedFile(f"{path} was changed after the checkpoint was made.")
-        return Trace.from_text(text.decode())
+        return Trace.from_text(text.decode(), path)
 
     def leaves(self, part: str) -> list[np.ndarray]:
         """The arrays of a part, in order."""
-        return [self._arrays[f"{part}{i}"] for i in range(len(self.header["parts"][part]))]
+        try:
+            return [self._arrays[f"{part}{i}"] for i in range(len(self.header["parts"][part]))]
+        except packed.UNEXPECTED as error:
+            raise packed.DamagedFile(f"{self.path} lacks {error}, a part of {part}, or has another form.") from None
 
     def tree(self, part: str) -> PyTree:
         """A tree whose containers are plain; None if they are not."""
-        described = self.header["structures"].get(part)
-        return None if described is None else tree_of(described, self.leaves(part))
+        try:
+            described = self.header["structures"].get(part)
+            return None if described is None else tree_of(described, self.leaves(part))
+        except packed.UNEXPECTED as error:
+            raise packed.DamagedFile(f"{self.path} lacks {error}, a part of {part}, or has another form.") from None
 
     def fill(self, part: str, tree: PyTree, *, shapes: bool) -> PyTree:
         """A tree of the same paths, types and, if `shapes`, shapes with the numbers of the checkpoint."""
@@ -109,7 +119,10 @@ class Saved:
         )
         if not alike:
             raise ValueError(f"the {part} of the checkpoint has other parts, types or shapes than this run.")
-        return filled(tree, then)
+        try:
+            return filled(tree, then)
+        except packed.UNEXPECTED as error:
+            raise packed.DamagedFile(f"{self.path} has {part} in another form: {error}.") from None
 
     @property
     def residuals(self) -> list[RowResiduals]:
@@ -126,8 +139,9 @@ def newest(folder: Path) -> Saved:
     for path in found:
         try:
             saved = Saved(path)
-        except (packed.DamagedFile, KeyError, TypeError, ValueError, OSError) as error:
-            reasons.append(str(error))
+        except (*packed.UNEXPECTED, OSError) as error:
+            known = isinstance(error, packed.DamagedFile)
+            reasons.append(str(error) if known else f"{path} lacks {error} or has it in another form.")
             continue
         if reasons:
             warnings.warn(f"{reasons[0]} The checkpoint before it, {path.name}, is used.", RuntimeWarning, stacklevel=3)
@@ -230,11 +244,14 @@ def restore(run: Any, saved: Saved) -> None:
     header, host = saved.header, run.problem.host
     run.solver = saved.fill("solver", run.solver, shapes=True)
     run.state = saved.fill("state", run.state, shapes=not host)
-    run.k, run.next_row = int(header["step"]), int(header["next_row"])
-    run.clock.seconds, run.clock.compiling = float(header["seconds"]), float(header["compiling"])
-    run.counts = {name: int(header["counts"][name]) for name in run.counts}
-    run.verify_after, run.unverified = int(header["verify_after"]), str(header["unverified"])
-    run.chosen, run.spoiled = str(header["chosen"]), bool(header["spoiled"])
-    run.examined = None if header["examined"] is None else Assumptions(*map(str, header["examined"]))
-    run.trace, run.certificate.residuals = saved.trace, saved.residuals
+    try:
+        run.k, run.next_row = int(header["step"]), int(header["next_row"])
+        run.clock.seconds, run.clock.compiling = float(header["seconds"]), float(header["compiling"])
+        run.counts = {name: int(header["counts"][name]) for name in run.counts}
+        run.verify_after, run.unverified = int(header["verify_after"]), str(header["unverified"])
+        run.chosen, run.spoiled = str(header["chosen"]), bool(header["spoiled"])
+        run.examined = None if header["examined"] is None else Assumptions(*map(str, header["examined"]))
+        run.trace, run.certificate.residuals = saved.trace, saved.residuals
+    except packed.UNEXPECTED as error:
+        raise packed.DamagedFile(f"{saved.path} lacks {error} or has it in another form.") from None
     run.leaves_windows()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,11 +82,13 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
             )
         for where, leaf in trees.named_leaves(jax.tree.unflatten(like.structure, like.leaves), f"{name[0]}_like"):
             _check_dtype(where, leaf.dtype)
+        _check_entries(f"{name[0]}_like", like.leaves)
         return None
     if not jax.tree.leaves(given):
         raise ValueError(f"{name} holds no arrays; give a pytree with at least one.")
     for where, leaf in trees.named_leaves(given, name):
         _check_leaf(where, leaf)
+    _check_entries(name, jax.tree.leaves(given))
     point = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), given)  # never weakly typed
     if like is not None:
         got = trees.shapes(trees.coordinates(point))
@@ -92,6 +96,11 @@ def _start(name: str, given: PyTree, like: trees.Shapes | None) -> PyTree | None
         if got.structure != like.structure or [s.shape for s in got.leaves] != wanted:
             raise ValueError(f"{name} does not match {name[0]}_like: got {_layout(got)}, expected {_layout(like)}.")
     return point
+
+
+def _check_entries(name: str, leaves: Sequence[Any]) -> None:
+    if not sum(np.size(leaf) if isinstance(leaf, float) else math.prod(leaf.shape) for leaf in leaves):
+        raise ValueError(f"{name} has no entries: shapes {[np.shape(leaf) for leaf in leaves]}; give at least one.")
 
 
 def _check_leaf(where: str, leaf: Any) -> None:

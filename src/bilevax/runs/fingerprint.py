@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bilevax import trees
+from bilevax import packed, trees
 from bilevax.estimation import extreme_point
 from bilevax.problem import BilevelProblem
 from bilevax.runs.checkpoint import Saved
@@ -68,7 +68,10 @@ def about_run(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, pla
 
 def check_same(about: dict[str, Any], saved: Saved) -> None:
     """Refuse to go on with another run than that of the checkpoint; warn where only the last digits may change."""
-    other, where = differences(about["fingerprint"], saved.header["fingerprint"])
+    try:
+        other, where = differences(about["fingerprint"], saved.header["fingerprint"])
+    except packed.UNEXPECTED as error:
+        raise packed.DamagedFile(f"{saved.path}: its fingerprint lacks {error} or has it in another form.") from None
     if other:
         raise ValueError(f"resume: this is not the run of the checkpoint; different: {other}.")
     if where:

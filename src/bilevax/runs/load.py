@@ -51,6 +51,9 @@ def load(path: str | Path) -> LoadedResult:
     config, trace = run_directory.load(path)
     points = run_directory.load_points(path)
     try:
+        constants = {name: dict(told) for name, told in config.get("constants", {}).items()}
+        if not all({"value", "source"} <= told.keys() for told in constants.values()):
+            raise TypeError("a constant with value and source")
         return LoadedResult(
             x=points["x"],
             y=points["y"],
@@ -60,9 +63,9 @@ def load(path: str | Path) -> LoadedResult:
             seconds=float(config["seconds"]),
             compile_seconds=float(config["compile_seconds"]),
             trace=trace,
-            config={"constants": {}, **config},
+            config={**config, "constants": constants},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except packed.UNEXPECTED as error:
         raise packed.DamagedFile(
             f"{path}: config.json or result.npz lacks {error} or has it in another form."
         ) from None

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from bilevax import packed
+
 try:
     import fcntl
 except ImportError:  # not on Windows, where nothing is locked
@@ -56,5 +58,5 @@ def _owner(text: str) -> str:
     try:
         told = json.loads(text)
         return f" (process {int(told['process'])} on {told['host']}, since {told['since']})"
-    except (ValueError, KeyError, TypeError):
+    except packed.UNEXPECTED:
         return ""

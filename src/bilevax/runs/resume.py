@@ -69,7 +69,8 @@ def resume(
         raise FileNotFoundError(f"resume: there is no folder {folder}.")
     saved = newest(folder)
     try:
-        options, key = saved.header["options"], saved.header["fingerprint"]["key"]
+        options = saved.header["options"]
+        key = jax.random.wrap_key_data(jnp.asarray(np.array(saved.header["fingerprint"]["key"], np.uint32)))
         for name, given in (("stop", stop), ("metrics", metrics)):
             if options[name] and (given is None or given == ()):
                 raise ValueError(f"resume: the run had {name}=; functions are not saved, so give them again.")
@@ -80,17 +81,18 @@ def resume(
             solver = restored(saved.header["solver"])
         x = _start(saved, "x0", x0, problem.x_like)
         y = _start(saved, "y0", y0, problem.y_like)
-    except (KeyError, TypeError, AttributeError) as error:
+        kept = {name: options[name] for name in ("steps", "tol", "time_limit", "every")}
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise packed.DamagedFile(f"{folder}: the checkpoint lacks {error} or has it in another form.") from None
     plan = make_plan(
-        steps=options["steps"] if steps is None else steps,
-        tol=options["tol"] if tol is None else tol,
+        steps=kept["steps"] if steps is None else steps,
+        tol=kept["tol"] if tol is None else tol,
         stop=stop,
-        time_limit=options["time_limit"] if time_limit is None else time_limit,
-        key=jax.random.wrap_key_data(jnp.asarray(np.array(key, np.uint32))),
+        time_limit=kept["time_limit"] if time_limit is None else time_limit,
+        key=key,
         metrics=metrics,
         observers=observers,
-        every=options["every"],
+        every=kept["every"],
         checkpoint=Checkpoint(folder, seconds),
         progress=progress,
     )

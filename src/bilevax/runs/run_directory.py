@@ -21,6 +21,7 @@ from jaxtyping import PyTree
 
 from bilevax import packed
 from bilevax.files import write_atomic
+from bilevax.limits import read_bytes
 from bilevax.runs.described import leaves_of, structure, tree_of
 from bilevax.runs.machine import machine as machine
 from bilevax.runs.trace import Trace
@@ -64,15 +65,15 @@ def load(path: str | Path) -> tuple[dict[str, Any], Trace]:
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is not a run directory: it has no {CONFIG}.")
     try:
-        if (folder / CONFIG).stat().st_size > _MOST_CONFIG:
-            raise ValueError(f"it has more than {_MOST_CONFIG} bytes")
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_bytes(folder / CONFIG, _MOST_CONFIG))
         if not isinstance(config, dict):
-            raise ValueError("it is not a table")
+            raise ValueError("it is not a JSON object")
     except (ValueError, RecursionError) as error:
         raise packed.DamagedFile(f"{folder / CONFIG} cannot be read: {error}.") from None
     if config.get("format") != FORMAT:
         raise ValueError(f"{folder} was written in format {config.get('format')}; this version reads format {FORMAT}.")
+    if not (folder / TRACE).is_file():
+        raise FileNotFoundError(f"{folder} is not a run directory: it has no {TRACE}.")
     return config, Trace.from_csv(folder / TRACE)
 
 
@@ -85,6 +86,6 @@ def load_points(path: str | Path) -> dict[str, PyTree]:
             leaves = [arrays[f"{name}{i}"] for i in range(len(told["paths"]))]
             plain = told["structure"] is not None
             found[name] = tree_of(told["structure"], leaves) if plain else dict(zip(told["paths"], leaves, strict=True))
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except packed.UNEXPECTED as error:
         raise packed.DamagedFile(f"{Path(path) / POINTS} lacks {error} or has it in another form.") from None
     return found

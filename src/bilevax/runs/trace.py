@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 
 from bilevax.files import write_atomic, write_csv
+from bilevax.limits import read_bytes
+from bilevax.packed import DamagedFile
+from bilevax.zips import words
 
 Row = dict[str, float | int]
+_MOST_BYTES = 500_000_000  # of a file; a trace has a hundred rows or so
 
 
 class Trace:
@@ -108,16 +112,32 @@ class Trace:
     @classmethod
     def from_csv(cls, path: str | Path) -> Trace:
         """Read what `to_csv` wrote."""
-        return cls.from_text(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = read_bytes(Path(path), _MOST_BYTES).decode()
+        except UnicodeDecodeError as error:
+            raise DamagedFile(f"{path} is not a trace of bilevax: {error}.") from None
+        return cls.from_text(text, path)
 
     @classmethod
-    def from_text(cls, text: str) -> Trace:
-        """Read the content of a file that `to_csv` wrote."""
+    def from_text(cls, text: str, name: object = "the text") -> Trace:
+        """Read the content of a file that `to_csv` wrote; `name` is for messages."""
+        trace, reader = cls(), csv.reader(io.StringIO(text), strict=True)
+        try:
+            columns = next(reader, [])
+            if len(set(columns)) < len(columns):
+                raise ValueError("two columns have the same name")
+            for row in reader:
+                if row and len(row) != len(columns):
+                    raise ValueError(f"{len(row)} numbers for {len(columns)} columns")
+                if row:
+                    trace._rows.append({name: _number(entry) for name, entry in zip(columns, row, strict=True)})
+        except (ValueError, csv.Error) as error:
+            raise DamagedFile(f"{name} is not a trace of bilevax: line {reader.line_num}: {words(error)}.") from None
+        return trace
 
-        def value(text: str) -> float | int:
-            try:
-                return int(text)
-            except ValueError:
-                return float(text)
 
-        return cls([{name: value(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(text))])
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

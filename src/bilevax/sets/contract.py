@@ -161,10 +161,11 @@ class ConvexSet(eqx.Module):
         return math.sqrt(float(jnp.finfo(trees.dtype(like)).eps)) * self.scale()
 
     def contains(self, x: PyTree, tol: float | None = None) -> Array:
-        """Whether every constraint holds up to `tol`, by default up to rounding."""
+        """Whether x is finite and every constraint holds up to `tol`, by default up to rounding."""
         own = trees.cast(self, trees.dtype(x))
         limit = own.tolerance(x) if tol is None else tol
-        return jnp.all(jnp.stack([jnp.asarray(c.excess <= limit) for c in own.conditions(x)]))
+        # A comparison with a NaN is false, but a constraint need not look at every entry: a halfspace, say.
+        return jnp.all(jnp.stack([trees.all_finite(x), *(jnp.asarray(c.excess <= limit) for c in own.conditions(x))]))
 
     def violations(self, x: PyTree) -> str:
         """The violated constraints in words, for messages; empty inside the set."""
@@ -174,6 +175,8 @@ class ConvexSet(eqx.Module):
                 return ""
         limit = float(own.tolerance(x))
         broken = [c for c in own.conditions(x) if not float(c.excess) <= limit]
+        if not broken and not bool(trees.all_finite(x)):
+            return "it holds a NaN or an infinite entry"
         return ", ".join(c.words.format(float(c.measured)) for c in broken)
 
 

@@ -164,6 +164,8 @@ class SampledNuclearBall(ConvexSet):
 
     def __check_init__(self) -> None:
         check_positive(self, "radius")
+        if not isinstance(self.pattern, Pattern):
+            raise TypeError(f"SampledNuclearBall: pattern must be a Pattern, got {type(self.pattern).__name__}.")
         for name, side, count in zip(("rows", "cols"), (self.rows, self.cols), self.pattern.shape, strict=True):
             _check_weights(name, side, count)
 
@@ -277,6 +279,11 @@ class SampledNuclearBall(ConvexSet):
         return Sampled(jnp.zeros(shape.shape, shape.dtype), (Term(1.0, left, right),))
 
     def conditions(self, x: Any) -> list[Condition]:
+        if not isinstance(x, Sampled):
+            raise TypeError(
+                f"{self!r}: a point has factors besides its sampled values, and a {type(x).__name__} has none; begin "
+                f"at domain.vertex(x0)."
+            )
         rows, cols = self._sides(np.float64)
         left, right = x.factors()
         lost = float(x.lost) / float(rows.scale.min() * cols.scale.min())

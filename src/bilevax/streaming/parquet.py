@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bilevax.limits import check_size
 from bilevax.streaming.sources import Leaves, check_numeric
+from bilevax.zips import listed, words
 
 _TURNED = 4096
 """Rows that are turned from columns into rows at a time: few enough to stay in the cache of the processor."""
@@ -23,6 +26,19 @@ def _pyarrow() -> Any:
     except ImportError:
         raise ImportError("bx.Stream.parquet needs pyarrow: pip install 'bilevax[files]'") from None
     return pyarrow
+
+
+@contextlib.contextmanager
+def _readable(part: Path) -> Iterator[None]:
+    """What pyarrow raises for a damaged file, as a ValueError that names the file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (ValueError, TypeError, OSError, LookupError, ArithmeticError, StopIteration, RuntimeError) as error:
+        if str(error).startswith("bx.Stream"):
+            raise
+        raise ValueError(f"bx.Stream.parquet: {part} is damaged or not a Parquet file ({words(error)}).") from error
 
 
 class _Group(NamedTuple):
@@ -67,8 +83,9 @@ class ParquetRows:
             raise FileNotFoundError(f"bx.Stream.parquet: the folder {path} holds no file *.parquet.")
         groups, first, kinds = [], 0, None
         for part in parts:
-            metadata = _pyarrow().parquet.read_metadata(part)
-            own = self._check(part, metadata)
+            with _readable(part):
+                metadata = _pyarrow().parquet.read_metadata(part)
+                own = self._check(part, metadata)
             if kinds is not None and own != kinds:
                 raise TypeError(
                     f"bx.Stream.parquet: the columns of {part} have types {own}, those of {parts[0]} {kinds}."
@@ -87,22 +104,34 @@ class ParquetRows:
         wanted = [name for names in self._columns.values() for name in names]
         missing = [name for name in wanted if name not in schema.names]
         if missing:
-            raise ValueError(
-                f"bx.Stream.parquet: {part} has no column {missing[0]!r}; it has {', '.join(schema.names)}."
-            )
+            raise ValueError(f"bx.Stream.parquet: {part} has no column {missing[0]!r}; it has {listed(schema.names)}.")
         types = _pyarrow().types
         for name in wanted:
             kind = schema.field(name).type
             inside = kind.value_type if types.is_list(kind) or types.is_fixed_size_list(kind) else kind
             if not (types.is_integer(inside) or types.is_floating(inside) or types.is_boolean(inside)):
                 raise TypeError(f"bx.Stream.parquet: column {name!r} of {part} holds {kind}; rows hold numbers only.")
-        numbers = {metadata.schema.column(i).path.split(".")[0]: i for i in range(metadata.num_columns)}
+        paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        # That of a list goes on with the name of its items; a name may have points itself.
+        numbers = [next(i for i, p in enumerate(paths) if p == name or p.startswith(f"{name}.")) for name in wanted]
         for group in range(metadata.num_row_groups):
-            for name in wanted:
-                statistics = metadata.row_group(group).column(numbers[name]).statistics
+            # pyarrow ends the process if it is asked for the statistics of a damaged column; reading one row raises.
+            self._check_rows(part, metadata.row_group(group).num_rows)
+            with _pyarrow().parquet.ParquetFile(part, metadata=metadata, memory_map=True) as file:
+                next(file.iter_batches(batch_size=1, row_groups=[group], columns=wanted), None)
+            for name, number in zip(wanted, numbers, strict=True):
+                statistics = metadata.row_group(group).column(number).statistics
                 if statistics is not None and statistics.has_null_count and statistics.null_count:
                     raise ValueError(_nulls(name, part))
         return {name: str(schema.field(name).type) for name in wanted}
+
+    def _check_rows(self, part: Path, rows: int) -> None:
+        """A few bytes can stand for a billion equal rows; a row group comes into memory as a whole."""
+        if rows < 0:
+            raise ValueError(f"bx.Stream.parquet: {part} is damaged: it claims a row group of {rows} rows.")
+        columns = sum(len(names) for names in self._columns.values())
+        size = part.stat().st_size
+        check_size(part, 8 * rows * columns, size, f"a row group of {rows} rows and {columns} columns")
 
     def _group(self, i: int) -> Leaves:
         """The arrays of one row group, from the few that are kept or from its file."""
@@ -113,9 +142,14 @@ class ParquetRows:
         while self._cache and group.rows + sum(self._groups[g].rows for g in self._cache) > self._kept:
             self._cache.popitem(last=False)
         names = sorted({name for names in self._columns.values() for name in names})
-        with _pyarrow().parquet.ParquetFile(group.path, metadata=group.metadata, memory_map=True) as file:
+        with (
+            _readable(group.path),
+            _pyarrow().parquet.ParquetFile(group.path, metadata=group.metadata, memory_map=True) as file,
+        ):
             table = file.read_row_group(group.number, columns=names)
-        arrays = [_array(table, names, group.path) for names in self._columns.values()]
+            if len(table) != group.rows:
+                raise ValueError(f"{group.path} claims {group.rows} rows in a row group that has {len(table)}")
+            arrays = [_array(table, names, group.path) for names in self._columns.values()]
         self._cache[i] = arrays
         return arrays
 

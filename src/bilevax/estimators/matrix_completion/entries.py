@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import scipy.sparse
 
 MANY = 2_000_000
 """From so many entries on values and factors are kept in single precision, and no sorted copy of the entries."""
+_GAPS = 100
+"""Rows for each entry, most of them empty, from which on they are ids that nobody numbered."""
 
 
 class Entries(NamedTuple):
@@ -51,18 +54,38 @@ def has_ends(values: np.ndarray) -> bool:
     return bool(np.sum(values == values.min()) >= least and np.sum(values == values.max()) >= least)
 
 
+def whole(name: str, value: Any) -> int:
+    """One whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"MatrixCompletion: {name} must be one whole number, got {str(value)[:60]!r}.") from None
+
+
 def indices(name: str, given: Any, count: int) -> np.ndarray:
     """Whole numbers, as many as there are values."""
     numbers = np.asarray(given)
     if numbers.shape != (count,):
         raise ValueError(f"MatrixCompletion: {name} has shape {numbers.shape} for {count} values; give one for each.")
     if numbers.dtype.kind not in "iu":
-        if numbers.dtype.kind != "f" or not np.all(numbers == np.floor(numbers)):
+        whole = numbers.dtype.kind == "f" and np.all(np.abs(numbers) < 2.0**53)  # beyond, floats skip integers
+        if not whole or not np.all(numbers == np.floor(numbers)):
             raise ValueError(
                 f"MatrixCompletion: {name} must be whole numbers, got {numbers.dtype}; number the ids first."
             )
         numbers = numbers.astype(np.int64)
     return numbers
+
+
+def new_row(cols: Any, values: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The columns and values of a row to place among `count` columns."""
+    values = np.atleast_1d(np.asarray(values, float))
+    cols = indices("cols", np.atleast_1d(np.asarray(cols)), len(values)) if len(values) else np.zeros(0, int)
+    if not np.all(np.isfinite(values)):
+        raise ValueError("MatrixCompletion: a value of the new row is not finite; leave such entries out.")
+    if len(cols) and not (0 <= cols.min() and cols.max() < count):
+        raise ValueError(f"MatrixCompletion: cols of a new row must be from 0 to {count - 1}.")
+    return cols, values
 
 
 def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | None = None) -> Entries:
@@ -79,6 +102,12 @@ def valid_entries(rows: Any, cols: Any, values: Any, shape: tuple[int, ...] | No
         raise ValueError(f"MatrixCompletion: the value at position {first} is {values[first]}; leave such entries out.")
     if min(rows.min(), cols.min()) < 0:
         raise ValueError("MatrixCompletion: rows and cols are counted from zero, got a negative one.")
+    for name, numbers in (("rows", rows), ("cols", cols)):
+        if numbers.max() >= _GAPS * len(values) + 1_000_000:  # the model keeps numbers for each row, used or not
+            raise ValueError(
+                f"MatrixCompletion: {name} go up to {numbers.max()} for {len(values)} entries; number the ids without "
+                f"gaps, for example with numpy.unique(..., return_inverse=True)."
+            )
     size = (int(rows.max()) + 1, int(cols.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
     entries = Entries(rows, cols, values, size)
     return entries if len(values) >= MANY and _none_twice(entries) else in_order(entries)

@@ -276,7 +276,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     def fold_in(self, cols: Any, values: Any) -> tuple[float, np.ndarray]:
         """Effect and factor of a new row with these values in these columns, given the columns learned."""
         check_is_fitted(self, "left_")
-        return place(self, np.asarray(cols, int), np.asarray(values, float))
+        return place(self, *forms.new_row(cols, values, len(self.right_)))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the root of the mean squared error on the given entries; larger is better."""
@@ -294,6 +294,7 @@ class MatrixCompletion(BaseEstimator):  # type: ignore[misc]
     def recommend(self, row: int, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """The n columns with the highest predictions that the row has no entry in, and the predictions."""
         check_is_fitted(self, "left_")
+        row, n = (forms.whole(name, value) for name, value in (("row", row), ("n", n)))
         known = 0 <= row < len(self.left_)
         scores = (
             self.mean_ + self.col_effects_ + (self.row_effects_[row] + self.right_ @ self.left_[row] if known else 0)
