@@ -220,7 +220,7 @@ def test_ctrl_c_and_sigterm_save_and_stop(number, tmp_path):
 
 def test_a_full_disk_is_a_warning_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     make, steps = JOBS["IBCG"]
-    monkeypatch.setattr(files, "DISK", FaultyDisk("full", 90))
+    monkeypatch.setattr(files, "DISK", FaultyDisk("full", 400))
     with pytest.warns(RuntimeWarning, match="could not be written.*No space left"):
         result = bx.solve(*make(), steps=steps, checkpoint=bx.Checkpoint(tmp_path, seconds=0.0))
     assert same(result, uninterrupted("IBCG"))
