@@ -111,7 +111,7 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
         raise DamagedFile("the checksum of its header is wrong")
     header = json.loads(text)
     if not isinstance(header, dict):
-        raise DamagedFile("its header is not a JSON object")
+        raise DamagedFile("its header is not a table")
     return header
 
 

@@ -67,7 +67,7 @@ def load(path: str | Path) -> tuple[dict[str, Any], Trace]:
     try:
         config = json.loads(read_bytes(folder / CONFIG, _MOST_CONFIG))
         if not isinstance(config, dict):
-            raise ValueError("it is not a JSON object")
+            raise ValueError("it is not a table")
     except (ValueError, RecursionError) as error:
         raise packed.DamagedFile(f"{folder / CONFIG} cannot be read: {error}.") from None
     if config.get("format") != FORMAT:
