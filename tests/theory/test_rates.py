@@ -10,6 +10,7 @@ import bilevax as bx
 from bilevax import theory
 from bilevax.problems import known_nonconvex, known_quadratic, known_robust_lower, known_robust_upper
 
+pytestmark = pytest.mark.slow  # alike to quicker tests of the same claims
 HORIZONS = [10**2, 10**3, 10**4, 10**5]
 SEEDS = 5
 CONVEX = {

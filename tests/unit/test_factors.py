@@ -179,7 +179,7 @@ def test_a_time_limit_and_the_number_of_components_reach_the_factors(monkeypatch
     _, _, entries = low_rank((60, 80), 5, 0.3, 0.6, 15)
     assert MatrixCompletion(effort="fast", time_limit=1e-9).fit(entries).rank_ == 0
     asked = []
-    monkeypatch.setattr(selection, "features_of", lambda observed, components: asked.append(components))
+    monkeypatch.setattr(selection, "features_of", lambda observed, components, journal: asked.append(components))
     MatrixCompletion(effort="fast", n_similarity_components=7).fit(entries)
     MatrixCompletion(effort="best", similarity=2.0, n_similarity_components=8).fit(entries)
     assert asked == [7, 8]

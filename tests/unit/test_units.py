@@ -11,6 +11,7 @@ from zoo import every_second
 import bilevax as bx
 from bilevax.problems import random_quadratic
 
+pytestmark = pytest.mark.slow  # alike to quicker tests of the same claims
 HULL = np.random.default_rng(0).standard_normal((20, 12))
 SETS = {
     "Simplex": (bx.Simplex, jnp.zeros(12)),
