@@ -251,7 +251,7 @@ def test_rahgd_in_epochs_follows_the_published_pseudo_code():
     np.testing.assert_allclose(state.y, y, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "x_step"), BOTH_WAYS)
+@pytest.mark.parametrize(("name", "x_step"), zoo.every_second(BOTH_WAYS))
 def test_it_follows_its_pseudo_code(name, x_step):
     code, options = PSEUDO_CODE[name]
     solver = build(name, STEP if x_step == "project" else bx.OpenLoop(), x_step, **options)

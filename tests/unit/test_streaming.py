@@ -258,7 +258,11 @@ KNOWN = {"constants": bx.Constants(mu_g=0.5, L_g=5.0)}
 
 @pytest.mark.parametrize(
     "solver",
-    [bx.AdaptiveIBCG(), bx.IBCG(0.1, **KNOWN), bx.SOBA(0.05, 0.1, **KNOWN), bx.AIDBiO(0.05, **KNOWN)],
+    [
+        bx.AdaptiveIBCG(),
+        bx.IBCG(0.1, **KNOWN),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (bx.SOBA(0.05, 0.1, **KNOWN), bx.AIDBiO(0.05, **KNOWN))),
+    ],
     ids=lambda solver: type(solver).__name__,
 )
 def test_methods_without_a_sampler_take_the_same_steps_by_passes(solver):
