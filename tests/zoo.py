@@ -364,4 +364,5 @@ FAR = {
 def every_second(cases, of=2):
     """All cases, most of them slow: of each `of` one is quick. For cases that compile much and fail together."""
     rest = lambda i: [pytest.mark.slow] * (i % of > 0)  # noqa: E731
-    return [pytest.param(*np.atleast_1d(case), marks=rest(i)) for i, case in enumerate(cases)]
+    parts = lambda case: case if isinstance(case, tuple) else (case,)  # noqa: E731
+    return [pytest.param(*parts(case), marks=rest(i)) for i, case in enumerate(cases)]
