@@ -163,6 +163,8 @@ class Saver:
                 f"checkpoint: {self._folder} already holds a run; bx.resume({str(self._folder)!r}, problem) goes on "
                 f"with it, or give another folder."
             )
+        for left in self._folder.glob(".state-*"):  # what a killed process was writing
+            left.unlink(missing_ok=True)
         self._sum = hashlib.sha256() if after is None else after.sum
         self._bytes: int = 0 if after is None else after.header["trace"]["bytes"]
         self._rows = 0 if after is None else len(after.trace)
