@@ -22,7 +22,9 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 COMPILED = Path(__file__).parents[1] / ".cache" / "compiled"
-TOO_MUCH = 1.0e9  # bytes of one process, from which on compiled code is forgotten
+# Bytes of one process, from which on compiled code is forgotten. To forget it after each module, as we once did, made
+# the whole suite a third slower.
+TOO_MUCH = min(4e9, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 6)
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -61,10 +63,3 @@ def _keep_memory_low():
     yield
     if memory_in_use() > TOO_MUCH:
         forget_compiled_code()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forget_compiled_code():
-    """Thousands of executables would fill the memory of a test run."""
-    yield
-    jax.clear_caches()
