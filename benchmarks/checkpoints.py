@@ -1,4 +1,4 @@
-"""What checkpoints cost: the same run with one every ten seconds and without, and one checkpoint of ten million numbers.
+"""What checkpoints cost: the same run with and without one every ten seconds.
 
     python benchmarks/checkpoints.py [--seconds 40] [--pairs 3] [--only NAME ...] [--json FILE]
 
@@ -7,6 +7,7 @@ column "inside" is the share of the time that was spent in the code that writes 
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import tempfile
@@ -50,35 +51,33 @@ RUNS = {
 }
 
 
-class Watch:
-    """Counts the seconds and the number of checkpoints."""
+@contextlib.contextmanager
+def watched_saves():
+    """The seconds of each checkpoint that is written meanwhile."""
+    times, save = [], Saver.save
 
-    def __init__(self):
-        self.seconds, self.times, self._save = 0.0, [], Saver.save
+    def timed(saver, run):
+        began = time.perf_counter()
+        save(saver, run)
+        times.append(time.perf_counter() - began)
 
-    def __enter__(self):
-        def save(saver, run):
-            began = time.perf_counter()
-            self._save(saver, run)
-            self.times.append(time.perf_counter() - began)
-
+    Saver.save = timed
+    try:
+        yield times
+    finally:
         Saver.save = save
-        return self
-
-    def __exit__(self, *_):
-        Saver.save = self._save
 
 
 def measured(make, steps, every):
     """Wall time of a run, and the times of its checkpoints, but for the first, which is written before any step."""
     problem, solver, x, y = make()
-    with tempfile.TemporaryDirectory() as folder, Watch() as watch:
+    with tempfile.TemporaryDirectory() as folder, watched_saves() as times:
         checkpoint = None if every is None else bx.Checkpoint(Path(folder) / "run", seconds=every)
         began = time.perf_counter()
         result = bx.solve(problem, solver, x, y, steps=steps, every=max(1, steps // 4), checkpoint=checkpoint)
         wall = time.perf_counter() - began - result.compile_seconds
         bytes_ = max((file.stat().st_size for file in Path(folder).rglob("state-*.npz")), default=0)
-    return wall, watch.times[1:], bytes_
+    return wall, times[1:], bytes_
 
 
 def steps_for(make, seconds):

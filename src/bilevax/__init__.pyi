@@ -16,7 +16,7 @@ from bilevax.problems import minimax as minimax
 from bilevax.runs.audit import Audit as Audit
 from bilevax.runs.audit import audit as audit
 from bilevax.runs.audit import exact_metrics as exact_metrics
-from bilevax.runs.checkpoint import Checkpoint as Checkpoint
+from bilevax.runs.checkpoint_options import Checkpoint as Checkpoint
 from bilevax.runs.chunks import run as run
 from bilevax.runs.compare import compare as compare
 from bilevax.runs.comparison import Comparison as Comparison

@@ -23,6 +23,7 @@ from bilevax.experiments.paper import (
 )
 from bilevax.experiments.paper.jobs import PRINTED, REPAIRED, Options, Runs
 from bilevax.runs import run_directory
+from bilevax.runs.lock import Lock
 
 SMALL = Options(quick=True, repeats=1, methods=("IBCG",))
 HAS_DATA = pytest.mark.skipif("BILEVAX_DATA" not in os.environ, reason="BILEVAX_DATA does not name a data folder")
@@ -104,8 +105,8 @@ def test_an_interrupted_one_goes_on_where_it_stopped(copied, monkeypatch):
     assert all(path.read_bytes() == data for path, data in kept.items())
 
 
-def test_ctrl_c_ends_it_with_the_finished_runs_kept(tmp_path, monkeypatch, capsys):
-    real, calls = adjoint.solve, []
+def test_ctrl_c_ends_it_with_the_finished_runs_kept_and_resume_makes_the_others(tmp_path, monkeypatch, capsys):
+    real, calls, folder = adjoint.solve, [], tmp_path / "o"
 
     def stopping(*args, **options):
         calls.append(1)
@@ -113,9 +114,17 @@ def test_ctrl_c_ends_it_with_the_finished_runs_kept(tmp_path, monkeypatch, capsy
         return real(*args, **options, stop=rule)
 
     monkeypatch.setattr(adjoint, "solve", stopping)
-    assert cli.main(["reproduce", "adjoint", "--quick", "--out", str(tmp_path / "o"), "--quiet"]) == 130
+    command = ["reproduce", "adjoint", "--quick", "--out", str(folder), "--quiet"]
+    command += ["--methods", "SBFW", "--variant", "repaired", "--repeats", "2"]
+    assert cli.main(command) == 130
     assert "interrupted" in capsys.readouterr().err
-    assert len(list((tmp_path / "o").rglob("config.json"))) == 1
+    assert len(list(folder.rglob("config.json"))) == 1
+    lock = Lock(folder)
+    assert cli.main(["resume", str(folder)]) == 2
+    assert "belongs to a run that is still going on" in capsys.readouterr().err
+    lock.release()
+    assert cli.main(["resume", str(folder)]) == 0
+    assert len(list(folder.rglob("config.json"))) == 2 and len(calls) == 3
 
 
 def spoil_version(config):

@@ -23,6 +23,7 @@ from bilevax.estimators.matrix_completion import checkpoint as completion_checkp
 from bilevax.estimators.matrix_completion import journal
 from bilevax.estimators.matrix_completion.encoding import decode, encode
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
+from bilevax.runs import checkpoint_options
 from bilevax.runs.lock import Busy, Lock
 
 KINDS = ("killed", "no rename", "lost", "error", "full")
@@ -33,7 +34,7 @@ OFTEN = 0.03  # seconds between checkpoints
 
 @pytest.fixture(autouse=True)
 def _write_often(monkeypatch):
-    monkeypatch.setattr(journal, "_LEAST_SHARE", 0)
+    monkeypatch.setattr(checkpoint_options, "LEAST_SHARE", 0)
 
 
 def model(name, folder, seconds=OFTEN, **options):
@@ -367,8 +368,8 @@ def test_resume_goes_on_with_a_command(tmp_path, monkeypatch, capsys):
     held.release()
 
 
-def _eager(folder=None, seconds=OFTEN, *about):
-    return journal.Journal(folder, OFTEN, *about)
+def _eager(plan=None, *about):
+    return journal.Journal(None if plan is None else bx.Checkpoint(plan.path, OFTEN), *about)
 
 
 def _dies(*_):
@@ -387,12 +388,12 @@ def test_resume_refuses_what_it_does_not_know(tmp_path, capsys, monkeypatch):
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
 
-    refused(None, "run has no command.json; only a folder of a command with --checkpoint can be resumed")
+    refused(None, "run has no command.json; only the folder of `complete --checkpoint`")
     refused("[1", "command.json cannot be read")
     refused("{}", "it is not a command of bilevax")
     refused({"arguments": [1], "started_in": "."}, "its arguments are not a list of words")
     refused({"arguments": ["complete"]}, "it lacks 'started_in'")
-    for arguments in ([], ["reproduce", "toy"], ["resume", "run"], ["--version"], ["-h"], ["rm", "-rf", "x"]):
+    for arguments in ([], ["demo"], ["resume", "run"], ["--version"], ["-h"], ["rm", "-rf", "x"]):
         refused({"arguments": arguments, "started_in": "."}, "it must begin with complete")
     refused({"arguments": ["complete", "a.csv", "--what"], "started_in": "."}, "unrecognized arguments: --what")
     refused({"arguments": ["complete", "--help"], "started_in": "."}, "does not hold a command that can be resumed")

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import warnings
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -284,3 +285,20 @@ def test_a_run_that_dies_again_and_again_has_no_row_twice(tmp_path, monkeypatch)
         with open(tmp_path / "rows.csv", "a") as rows:
             rows.write("1,2,3\n")
     assert same(bx.resume(tmp_path, problem), uninterrupted("IBCG"))
+
+
+def test_large_checkpoints_come_later_so_that_writing_takes_two_percent(tmp_path, monkeypatch):
+    assert bx.Checkpoint("run", seconds=10).wait(0.05) == 10
+    assert bx.Checkpoint("run", seconds=10).wait(2.0) == 100
+    assert bx.Checkpoint("run", seconds=0).wait(2.0) == 0
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    saver = checkpoint.Saver(bx.Checkpoint(tmp_path / "run", seconds=10))
+    monkeypatch.setattr(saver, "_append", lambda trace: now.__setitem__(0, now[0] + 2.0))  # writing takes two seconds
+    monkeypatch.setattr(saver, "_write", lambda run: None)
+    saver.save(SimpleNamespace(trace=[]))
+    now[0] += 99.0
+    assert not saver.due()
+    now[0] += 2.0
+    assert saver.due()
+    saver.close()

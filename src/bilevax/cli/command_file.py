@@ -1,4 +1,4 @@
-"""The command line that a checkpoint folder belongs to, as a JSON file; only commands listed here are run from it."""
+"""The command line that a folder belongs to, as a JSON file; only commands listed here are run from it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from typing import Any
 from bilevax.files import write_text
 
 NAME = "command.json"
-_RESUMABLE = ("complete",)
+_FOLDER = {"complete": "checkpoint", "reproduce": "out"}
+"""The commands that can be resumed, and the option that names their folder."""
 _KIND, _MOST = "bilevax command", 1_000_000  # bytes
-_PATHS = ("ratings", "out", "model")
-"""Options that are paths, which the command read from the folder it was started in."""
 
 
-def write(folder: Path, arguments: Sequence[str]) -> None:
-    """Keep the command line; refuse a folder that belongs to another one."""
+def write(folder: Path, arguments: Sequence[str], *, replace: bool = False) -> None:
+    """Keep the command line; unless `replace`, refuse a folder that belongs to another one."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--checkpoint {folder} is a file; give a folder.")
+        raise ValueError(f"{folder} is a file; give a folder.")
     content = {"kind": _KIND, "arguments": list(arguments), "started_in": str(Path.cwd())}
-    if (folder / NAME).exists():
+    if not replace and (folder / NAME).exists():
         before = _content(folder)
         if before != content:
             words = shlex.join(["bilevax", *before["arguments"]])
@@ -43,12 +42,14 @@ def read(folder: Path, parser: Callable[[], argparse.ArgumentParser]) -> argpars
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}.")
     if not (folder / NAME).is_file():
-        raise ValueError(f"{folder} has no {NAME}; only a folder of a command with --checkpoint can be resumed.")
+        raise ValueError(
+            f"{folder} has no {NAME}; only the folder of `complete --checkpoint` or of `reproduce` can be resumed."
+        )
     content = _content(folder)
     arguments = content["arguments"]
     refused = f"{folder / NAME} does not hold a command that can be resumed"
-    if not arguments or arguments[0] not in _RESUMABLE:
-        raise ValueError(f"{refused}: it must begin with {' or '.join(_RESUMABLE)}.")
+    if not arguments or arguments[0] not in _FOLDER:
+        raise ValueError(f"{refused}: it must begin with {' or '.join(_FOLDER)}.")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -56,12 +57,14 @@ def read(folder: Path, parser: Callable[[], argparse.ArgumentParser]) -> argpars
     except SystemExit:
         last = said.getvalue().strip().splitlines()[-1:]
         raise ValueError(f"{refused}: {' '.join(last)}") from None
-    if options.command not in _RESUMABLE or options.checkpoint is None:
+    named = _FOLDER[options.command]
+    if options.command == "complete" and options.checkpoint is None:
         raise ValueError(f"{refused}: it has no --checkpoint.")
-    for name in _PATHS:
-        given = getattr(options, name)
-        setattr(options, name, None if given is None else Path(content["started_in"]) / given)
-    options.checkpoint, options.arguments = folder, None  # the folder may have been moved
+    for name, given in vars(options).items():
+        if isinstance(given, Path):  # the command read it from the folder that it was started in
+            setattr(options, name, Path(content["started_in"]) / given)
+    setattr(options, named, folder)  # it may have been moved
+    options.arguments = None
     return options
 
 

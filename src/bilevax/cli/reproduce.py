@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bilevax.cli import command_file
 from bilevax.cli.checks import check_at_least, check_folder
+from bilevax.runs.lock import Lock
 
 
 def add(subparsers: Any) -> None:
@@ -43,7 +45,13 @@ def run(options: argparse.Namespace) -> int:
         variants=(options.variant,) if options.variant else VARIANTS,
         quick=options.quick,
     )
-    text, missing = reproduce(experiments, folder, asked, progress=not options.quiet)
+    lock = Lock(folder)
+    try:
+        if options.arguments is not None:
+            command_file.write(folder, options.arguments, replace=True)
+        text, missing = reproduce(experiments, folder, asked, progress=not options.quiet)
+    finally:
+        lock.release()
     print(f"{text}\nSaved in {folder}.")
     for words in missing:
         print(f"bilevax reproduce: not run: {words}", file=sys.stderr)

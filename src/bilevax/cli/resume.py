@@ -1,4 +1,4 @@
-"""`bilevax resume`: run the command again that wrote a checkpoint folder; it goes on where it was stopped."""
+"""`bilevax resume`: run the command again that a folder belongs to; it goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from bilevax.cli import command_file
 
 def add(subparsers: Any) -> None:
     """Declare the command and its options."""
-    parser = subparsers.add_parser("resume", help="go on with a command that was started with --checkpoint")
+    parser = subparsers.add_parser(
+        "resume", help="go on with `complete --checkpoint FOLDER` or `reproduce --out FOLDER`"
+    )
     parser.set_defaults(run=run)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder that --checkpoint named")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the command")
 
 
 def run(options: argparse.Namespace) -> int:

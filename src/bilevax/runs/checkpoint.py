@@ -11,7 +11,6 @@ import os
 import re
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from bilevax import files, packed
 from bilevax.files import csv_text
 from bilevax.limits import check_size
 from bilevax.runs import run_directory
+from bilevax.runs.checkpoint_options import Checkpoint
 from bilevax.runs.described import filled, leaves_of, structure, tree_of
 from bilevax.runs.lock import Lock
 from bilevax.runs.trace import Trace
@@ -31,35 +31,6 @@ from bilevax.verdict.row_bound import RowResiduals
 FORMAT = 1
 _NAME = re.compile(r"state-(\d{12})\.npz")
 _KEPT = 2
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where `bx.solve` writes checkpoints, and after how many seconds.
-
-    A checkpoint is also written before the first step and at the end.
-
-    >>> import bilevax as bx
-    >>> often = bx.Checkpoint("run", seconds=2)
-    """
-
-    path: str | Path
-    seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.path, (str, Path)):
-            raise TypeError(f"Checkpoint: path must be the path of a folder, got {self.path!r}.")
-        if not (isinstance(self.seconds, (int, float)) and self.seconds >= 0):
-            raise ValueError(f"Checkpoint: seconds must be a number of at least 0, got {self.seconds!r}.")
-
-
-def as_checkpoint(given: Any) -> Checkpoint | None:
-    """What `checkpoint=` of `bx.solve` means."""
-    if given is None or isinstance(given, Checkpoint):
-        return given
-    if isinstance(given, (str, Path)):
-        return Checkpoint(given)
-    raise TypeError(f"solve: checkpoint must be the path of a folder or a bx.Checkpoint, got {given!r}.")
 
 
 def states(folder: Path) -> list[Path]:
@@ -153,7 +124,7 @@ class Saver:
     """Writes the checkpoints of one run."""
 
     def __init__(self, checkpoint: Checkpoint, after: Saved | None = None) -> None:
-        self._folder, self._seconds = Path(checkpoint.path), checkpoint.seconds
+        self._folder, self._plan, self._cost = Path(checkpoint.path), checkpoint, 0.0
         if self._folder.exists() and not self._folder.is_dir():
             raise ValueError(f"checkpoint: {self._folder} is a file; give the path of a folder.")
         self._lock = Lock(self._folder)
@@ -180,10 +151,11 @@ class Saver:
 
     def due(self) -> bool:
         """Whether it is time for the next one."""
-        return time.monotonic() - self._last >= self._seconds
+        return time.monotonic() - self._last >= self._plan.wait(self._cost)
 
     def save(self, run: Any) -> None:
         """Write one. A disk that is full ends no run: a warning tells, and the checkpoint before is still there."""
+        began = time.monotonic()
         try:
             self._append(run.trace)
             self._write(run)
@@ -193,6 +165,7 @@ class Saver:
                 warnings.warn(f"checkpoint: step {run.k} could not be written: {error}.", RuntimeWarning, stacklevel=2)
             self.failed = str(error)
         self._last = time.monotonic()
+        self._cost = self._last - began
 
     def _append(self, trace: Trace) -> None:
         """Rows that are new, behind those of the last checkpoint, whatever a failed one left there."""

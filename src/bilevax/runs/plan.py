@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bilevax.runs.checkpoint import Checkpoint, as_checkpoint
+from bilevax.runs.checkpoint_options import Checkpoint, as_checkpoint
 from bilevax.runs.stopping import Rule, gap_below
 
 Metrics = Mapping[str, Callable[..., Any]] | Callable[..., Mapping[str, Any]]

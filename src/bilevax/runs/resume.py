@@ -14,7 +14,8 @@ from jaxtyping import PyTree
 from bilevax import packed
 from bilevax.problem import BilevelProblem
 from bilevax.runs import checks
-from bilevax.runs.checkpoint import Checkpoint, Saved, newest
+from bilevax.runs.checkpoint import Saved, newest
+from bilevax.runs.checkpoint_options import Checkpoint
 from bilevax.runs.clock import CompileTime
 from bilevax.runs.described import restored
 from bilevax.runs.plan import Metrics, make_plan

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from bilevax.estimators.matrix_completion.entries import Entries
 from bilevax.estimators.matrix_completion.journal import Journal
 from bilevax.estimators.matrix_completion.options import EFFORTS, Options
+from bilevax.runs.checkpoint_options import as_checkpoint
 from bilevax.runs.machine import elsewhere, machine
 
 _CHUNK = 1 << 20  # entries that are converted at once for a checksum
@@ -29,19 +30,12 @@ _WORDS = {
 
 def open_journal(checkpoint: Any, entries: Entries, options: Options, start: Any) -> Journal:
     """The journal in the folder of `checkpoint`, which is None, a path or a `bx.Checkpoint`."""
-    if checkpoint is None:
+    plan = as_checkpoint(checkpoint, "MatrixCompletion")
+    if plan is None:
         return Journal()
-    if isinstance(checkpoint, (str, Path)):
-        folder, seconds = Path(checkpoint), 10.0
-    else:
-        from bilevax.runs.checkpoint import Checkpoint  # which loads JAX
-
-        if not isinstance(checkpoint, Checkpoint):
-            words = "must be the path of a folder or a bx.Checkpoint"
-            raise TypeError(f"MatrixCompletion: checkpoint {words}, got {checkpoint!r}.")
-        folder, seconds = Path(checkpoint.path), float(checkpoint.seconds)
+    folder = Path(plan.path)
     about = _about(entries, options, start)
-    return Journal(folder, seconds, about, lambda then: _check_same(folder, about, then))
+    return Journal(plan, about, lambda then: _check_same(folder, about, then))
 
 
 def _about(entries: Entries, options: Options, start: Any) -> dict[str, Any]:

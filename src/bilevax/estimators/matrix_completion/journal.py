@@ -24,11 +24,11 @@ import numpy as np
 
 from bilevax import packed
 from bilevax.estimators.matrix_completion.encoding import decode, encode
+from bilevax.runs.checkpoint_options import Checkpoint
 from bilevax.runs.lock import Lock
 
 _KIND, _FORMAT = "bilevax matrix completion checkpoint", 1
 _RUNNING, _FINISHED, _CALLS = "running.npz", "fit.npz", "calls-*.npz"
-_LEAST_SHARE = 50  # the time between two checkpoints is at least so many times what writing one takes
 _WRONG = (packed.DamagedFile, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 T = TypeVar("T")
 
@@ -63,12 +63,12 @@ class Journal:
 
     def __init__(
         self,
-        folder: Path | None = None,
-        seconds: float = 10.0,
+        plan: Checkpoint | None = None,
         about: Any = None,
         check: Callable[[Any], None] = lambda about: None,
     ) -> None:
-        self._folder, self._seconds, self._about, self._check = folder, seconds, about, check
+        self._plan, self._about, self._check = plan, about, check
+        self._folder = None if plan is None else Path(plan.path)
         self._number, self._opened, self._closed, self._failed = 0, False, False, False
         self._files: deque[Path] = deque()
         self._records: deque[_Record] = deque()
@@ -83,8 +83,8 @@ class Journal:
         self.state: Callable[[], Any] | None = None
         """Makes the state from which the present call could go on."""
         self._lock: Lock | None = None
-        if folder is not None:
-            self._open(folder)
+        if self._folder is not None:
+            self._open(self._folder)
 
     @property
     def on(self) -> bool:
@@ -218,9 +218,9 @@ class Journal:
 
     def save_if_due(self) -> None:
         """Write a checkpoint if enough time has passed since the last one."""
-        if not self.on or self._closed:
+        if self._plan is None or self._closed:
             return
-        if time.monotonic() - self._last >= (max(self._seconds, _LEAST_SHARE * self._cost) if self._seconds else 0.0):
+        if time.monotonic() - self._last >= self._plan.wait(self._cost):
             self.save()
 
     def save(self) -> None:
