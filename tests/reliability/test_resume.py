@@ -302,3 +302,17 @@ def test_large_checkpoints_come_later_so_that_writing_takes_two_percent(tmp_path
     now[0] += 2.0
     assert saver.due()
     saver.close()
+
+
+def test_data_in_half_precision_are_compared_too(tmp_path):
+    """numpy cannot show the bytes of a bfloat16 array as they are."""
+    made = lambda value: bx.BilevelProblem(  # noqa: E731
+        lambda x, y, d: jnp.sum((y - d.astype(y.dtype)) ** 2),
+        lambda x, y, d: jnp.sum((y - 2 * x) ** 2),
+        bx.Box(-1.0, 1.0),
+        jnp.full(3, value, jnp.bfloat16),
+    )
+    bx.solve(made(1.0), bx.IBCG(), jnp.zeros(3), jnp.zeros(3), steps=5, checkpoint=tmp_path / "run")
+    assert bx.resume(tmp_path / "run", made(1.0), steps=9).steps == 9
+    with pytest.raises(ValueError, match="different: the data"):
+        bx.resume(tmp_path / "run", made(1.5))

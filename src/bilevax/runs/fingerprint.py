@@ -83,7 +83,8 @@ def _sums(tree: PyTree) -> list[str]:
 
 
 def _sum(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # numpy cannot show the bytes of bfloat16 itself
+    return hashlib.sha256(content.data).hexdigest()[:32]
 
 
 def _data(data: PyTree) -> list[str]:
