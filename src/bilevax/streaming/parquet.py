@@ -87,7 +87,7 @@ class ParquetRows:
                 metadata = _pyarrow().parquet.read_metadata(part)
                 own = self._check(part, metadata)
             if kinds is not None and own != kinds:
-                raise TypeError(
+                raise ValueError(
                     f"bx.Stream.parquet: the columns of {part} have types {own}, those of {parts[0]} {kinds}."
                 )
             kinds = own
@@ -110,7 +110,7 @@ class ParquetRows:
             kind = schema.field(name).type
             inside = kind.value_type if types.is_list(kind) or types.is_fixed_size_list(kind) else kind
             if not (types.is_integer(inside) or types.is_floating(inside) or types.is_boolean(inside)):
-                raise TypeError(f"bx.Stream.parquet: column {name!r} of {part} holds {kind}; rows hold numbers only.")
+                raise ValueError(f"bx.Stream.parquet: column {name!r} of {part} holds {kind}; rows hold numbers only.")
         paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         # That of a list goes on with the name of its items; a name may have points itself.
         numbers = [next(i for i, p in enumerate(paths) if p == name or p.startswith(f"{name}.")) for name in wanted]
@@ -184,7 +184,9 @@ def _array(table: Any, names: list[str] | tuple[str], path: Path) -> np.ndarray:
     if isinstance(names, tuple):
         return values[0]
     if any(v.ndim > 1 for v in values):
-        raise TypeError(f"bx.Stream.parquet: {path} has lists in {names}; name a column of lists alone, not in a list.")
+        raise ValueError(
+            f"bx.Stream.parquet: {path} has lists in {names}; name a column of lists alone, not in a list."
+        )
     rows = np.empty((len(table), len(values)), np.result_type(*values))
     for first in range(0, len(rows), _TURNED):
         for i, column in enumerate(values):
