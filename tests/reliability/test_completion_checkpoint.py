@@ -18,11 +18,12 @@ from sklearn.base import clone
 
 import bilevax as bx
 from bilevax import cli, files, packed
+from bilevax.encoding import decode, encode
 from bilevax.estimators import MatrixCompletion
 from bilevax.estimators.matrix_completion import checkpoint as completion_checkpoint
 from bilevax.estimators.matrix_completion import journal
-from bilevax.estimators.matrix_completion.encoding import decode, encode
 from bilevax.estimators.matrix_completion.new_rows import Shrunk
+from bilevax.estimators.matrix_completion.stored_classes import forms
 from bilevax.runs import checkpoint_options
 from bilevax.runs.lock import Busy, Lock
 
@@ -313,13 +314,17 @@ def test_only_listed_classes_are_made_again():
     arrays = {}
     value = {"a": (1, -0.0, np.nan, None, "x"), "b": [True, Shrunk(1.5, *np.arange(4.0)[:, None])]}
     value["c"] = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)), np.zeros((2, 0)), np.array(3)
-    text = json.loads(json.dumps(encode(value, arrays), allow_nan=False))
-    found = decode(text, arrays)
+    text = json.loads(json.dumps(encode(value, arrays, forms), allow_nan=False))
+    found = decode(text, arrays, forms)
     np.testing.assert_equal(found, value)
     assert [part.shape for part in found["c"]] == [(2, 3), (2, 0), ()]
     assert type(found["b"][1]) is Shrunk and found["c"][0].flags.f_contiguous and found["c"][0].dtype == np.float32
-    with pytest.raises(KeyError):
-        decode({"Popen": ["ls"]}, {})
+    for text, words in (
+        ({"Popen": ["ls"]}, "not a kind"),
+        ({"class": ["Popen", {"list": ["ls"]}]}, "not a class that"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            decode(text, {}, forms)
     with pytest.raises(TypeError):
         decode(["ls"], {})
     with pytest.raises(TypeError, match="a value of class object cannot be written"):

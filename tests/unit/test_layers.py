@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "bilevax"
 # Lowest first. A module may import its own layer (never in a circle, or Python itself would complain) and those below.
 LAYERS = [
-    ["trees", "linalg", "limits", "zips", "files", "packed", "memory", "lazy", "randomness"],
+    ["trees", "linalg", "limits", "zips", "files", "packed", "encoding", "memory", "lazy", "randomness"],
     ["sets", "schedules", "sampling", "streaming", "problem"],
     ["hypergradient", "theory", "estimation", "verdict"],
     ["solvers"],

@@ -5,7 +5,6 @@ Reading makes nothing but what is listed here: public classes of bilevax, plain 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,52 +15,26 @@ import numpy as np
 from jaxtyping import PyTree
 
 import bilevax
-
-_PLAIN = (bool, int, float, str, type(None))
-
-
-class NotDescribed(TypeError):
-    """An object that JSON cannot hold, such as a function."""
+from bilevax.encoding import Form, NotEncodable, decode, encode, of_dataclass
 
 
-def describe(value: Any) -> Any:
-    """A value as JSON; a `NotDescribed` for one with functions or classes that are not public in bilevax."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return {"number": repr(value)}
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        array = np.asarray(value)
-        return {
-            "array": [describe(float(v)) for v in array.reshape(-1)],
-            "dtype": str(array.dtype),
-            "shape": array.shape,
-        }
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return {type(value).__name__: [describe(entry) for entry in value]}
-    kind = type(value)
-    if isinstance(value, eqx.Module) and getattr(bilevax, kind.__name__, None) is kind:
-        made = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
-        return {"class": kind.__name__, "fields": made}
-    raise NotDescribed(f"{value!r} cannot be written as JSON")
+def describe(solver: Any) -> Any:
+    """A solver as JSON; None for one with functions or classes that are not public in bilevax."""
+    try:
+        return encode(solver, forms=_public)
+    except NotEncodable:
+        return None
 
 
 def restored(text: Any) -> Any:
-    """The value that `describe` described."""
-    if isinstance(text, _PLAIN):
-        return text
-    (first, *_) = text
-    if first == "number":
-        return float(text["number"])
-    if first == "array":
-        numbers = [restored(v) for v in text["array"]]
-        return jnp.asarray(np.array(numbers, np.dtype(text["dtype"])).reshape(text["shape"]))
-    if first in ("list", "tuple"):
-        return {"list": list, "tuple": tuple}[first](restored(entry) for entry in text[first])
-    kind = getattr(bilevax, text["class"]) if text["class"] in dir(bilevax) else None
-    if not (isinstance(kind, type) and issubclass(kind, eqx.Module)):
-        raise ValueError(f"{text['class']} is not a class of bilevax")
-    return kind(**{name: restored(value) for name, value in text["fields"].items()})
+    """The solver that `describe` described."""
+    solver = decode(text, forms=_public)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, solver)
+
+
+def _public(name: str) -> Form | None:
+    kind = getattr(bilevax, name) if name in dir(bilevax) else None
+    return of_dataclass(kind) if isinstance(kind, type) and issubclass(kind, eqx.Module) else None
 
 
 def structure(tree: PyTree) -> Any:
@@ -76,12 +49,12 @@ def structure(tree: PyTree) -> Any:
         if type(node) in (list, tuple):
             return {type(node).__name__: [walk(entry) for entry in node]}
         if not jax.tree_util.all_leaves([node]):
-            raise NotDescribed(type(node).__name__)
+            raise NotEncodable(type(node).__name__)
         return next(count)
 
     try:
         return walk(tree)
-    except NotDescribed:
+    except NotEncodable:
         return None
 
 

@@ -16,7 +16,7 @@ from bilevax import packed, trees
 from bilevax.estimation import extreme_point
 from bilevax.problem import BilevelProblem
 from bilevax.runs.checkpoint import Saved
-from bilevax.runs.described import NotDescribed, describe, leaves_of
+from bilevax.runs.described import describe, leaves_of
 from bilevax.runs.machine import elsewhere, machine
 from bilevax.runs.plan import Plan
 from bilevax.runs.stage import on_first_window
@@ -54,12 +54,8 @@ def fingerprint(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, k
 
 def about_run(problem: BilevelProblem, solver: Solver, x: PyTree, y: PyTree, plan: Plan) -> dict[str, Any]:
     """What a checkpoint says of the run it belongs to."""
-    try:
-        described = describe(solver)
-    except NotDescribed:
-        described = None
     return {
-        "solver": described,
+        "solver": describe(solver),
         "method": type(solver).__name__,
         "options": plan.options,
         "fingerprint": fingerprint(problem, solver, x, y, plan.key),

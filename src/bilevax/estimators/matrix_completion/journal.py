@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from bilevax import packed
-from bilevax.estimators.matrix_completion.encoding import decode, encode
+from bilevax.encoding import decode, encode
+from bilevax.estimators.matrix_completion.stored_classes import forms
 from bilevax.runs.checkpoint_options import Checkpoint
 from bilevax.runs.lock import Lock
 
@@ -232,7 +233,7 @@ class Journal:
         try:
             if pending:
                 arrays: dict[str, np.ndarray] = {}
-                calls = [[one.number, one.name, encode(one.value, arrays)] for one in pending]
+                calls = [[one.number, one.name, encode(one.value, arrays, forms)] for one in pending]
                 self._write(f"calls-{pending[0].number:06d}.npz", {"calls": calls}, arrays)
             if not self.replaying:
                 self._write_running()
@@ -246,7 +247,7 @@ class Journal:
 
     def _write_running(self) -> None:
         arrays: dict[str, np.ndarray] = {}
-        state = None if self.state is None else encode(self.state(), arrays)
+        state = None if self.state is None else encode(self.state(), arrays, forms)
         name = "" if self._current is None else self._current.name
         self._write(_RUNNING, {"number": self._number, "name": name, "state": state}, arrays)
 
@@ -277,7 +278,7 @@ class Journal:
             then = header["limit"]
             if then is not None and (limit is None or limit > float(then)):
                 return None
-            attributes = dict(decode(header["model"], arrays))
+            attributes = dict(decode(header["model"], arrays, forms))
         except _WRONG as error:
             _warn(f"{_FINISHED} has another form than expected ({error}). The model is fitted again.")
             return None
@@ -291,7 +292,7 @@ class Journal:
             return
         arrays: dict[str, np.ndarray] = {}
         try:
-            self._write(_FINISHED, {"limit": limit, "model": encode(attributes, arrays)}, arrays)
+            self._write(_FINISHED, {"limit": limit, "model": encode(attributes, arrays, forms)}, arrays)
         except OSError as error:
             _warn(f"the fitted model could not be written: {error}.")
             return
@@ -311,7 +312,7 @@ def _delete(paths: Iterable[Path]) -> None:
 
 def _decoded(record: _Record) -> tuple[Any, bool]:
     try:
-        return decode(record.value, record.arrays), True
+        return decode(record.value, record.arrays, forms), True
     except _WRONG as error:
         _warn(f"the result of the call {record.name!r} has another form than expected ({error}). It is computed again.")
         return None, False
