@@ -53,6 +53,7 @@ class VertexHull(ConvexSet):
         return jnp.maximum(1.0, jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in jax.tree.leaves(self.points)])))
 
     def lmo(self, direction: PyTree, memory: Memory) -> tuple[PyTree, Memory]:
+        self.check_like(direction)
         scores = sum(
             jnp.asarray(p).reshape(p.shape[0], -1) @ d.reshape(-1)
             for p, d in zip(jax.tree.leaves(self.points), jax.tree.leaves(direction), strict=True)

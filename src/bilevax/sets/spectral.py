@@ -26,7 +26,8 @@ def one_matrix(owner: ConvexSet, x: PyTree, square: bool = False) -> tuple[Array
     """The only leaf of a point as a matrix, and the way back; other points are refused in the name of the set."""
     leaves, structure = jax.tree.flatten(x)
     shapes = [tuple(jnp.shape(v)) for v in leaves]
-    if len(leaves) != 1 or len(shapes[0]) != 2 or (square and shapes[0][0] != shapes[0][1]):
+    fits = len(leaves) == 1 and len(shapes[0]) == 2 and min(shapes[0]) > 0
+    if not fits or (square and shapes[0][0] != shapes[0][1]):
         kind = "square matrix" if square else "matrix"
         raise ValueError(
             f"{owner!r} needs a point that is one {kind}, got shapes {shapes}; use bx.Product for one set per leaf."

@@ -63,7 +63,8 @@ class Birkhoff(HostSet):
 
     def vertex(self, like: PyTree) -> PyTree:
         # The centre: no pairing is preferred.
-        return jax.tree.map(lambda v: jnp.full_like(v, 1.0 / v.shape[0]), trees.shapes(like).zeros())
+        matrix, structure = one_matrix(self, trees.shapes(like).zeros(), square=True)
+        return jax.tree.unflatten(structure, [jnp.full_like(matrix, 1.0 / len(matrix))])
 
     def conditions(self, x: PyTree) -> list[Condition]:
         matrix, _ = one_matrix(self, x, square=True)
