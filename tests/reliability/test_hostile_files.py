@@ -18,6 +18,7 @@ from mutations import DIGITS, HUGE, OPERATIONS, mutated
 
 import bilevax as bx
 from bilevax import estimators, limits
+from bilevax.datasets.idx import read_idx
 from bilevax.estimators import MatrixCompletion
 from bilevax.files import unpacked
 from bilevax.ratings import read_ratings
@@ -255,3 +256,24 @@ def test_names_that_do_not_fit_are_not_saved(tmp_path):
     model = MatrixCompletion(effort="fast").fit(TRIPLE)
     with pytest.raises(ValueError, match="row_ids has shape .2,.; give a name for each of the 4"):
         model.save(tmp_path / "model.npz", row_ids=["a", "b"])
+
+
+def test_a_model_that_would_predict_nan_is_refused(tmp_path):
+    """A NaN of the kind that signals made numpy warn when it was turned into double precision."""
+    path = MatrixCompletion(effort="fast").fit(TRIPLE).save(tmp_path / "model.npz")
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    for bits in (0x7FA00000, 0x7F800000):  # NaN that signals, infinity
+        arrays["row_effects_"] = np.full(len(arrays["row_effects_"]), bits, np.uint32).view(np.float32)
+        np.savez_compressed(path, **arrays)
+        with pytest.raises(
+            ValueError, match=r"model\.npz is not.*row_effects_ holds numbers that are not finite"
+        ):
+            estimators.load(path)
+
+
+def test_images_of_a_shape_that_no_array_has_are_refused_with_their_name(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(bytes([0, 0, 8, 3]) + 2 * (2**32 - 1).to_bytes(4, "big") + (0).to_bytes(4, "big"))
+    with pytest.raises(ValueError, match="images: shape .4294967295, 4294967295, 0.: "):
+        read_idx(path, 3)

@@ -20,4 +20,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     shape = struct.unpack(f">{dimensions}I", data[4:offset])
     if len(data) - offset != math.prod(shape):
         raise ValueError(f"{path}: expected {math.prod(shape)} bytes for shape {shape}, got {len(data) - offset}")
-    return np.frombuffer(data, np.uint8, offset=offset).reshape(shape).copy()
+    try:
+        return np.frombuffer(data, np.uint8, offset=offset).reshape(shape).copy()
+    except ValueError as error:  # no bytes at all, and sides whose product is too large without the one that is 0
+        raise ValueError(f"{path}: shape {shape}: {error}") from None

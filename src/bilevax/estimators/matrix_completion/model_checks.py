@@ -65,6 +65,13 @@ def check_arrays(arrays: Mapping[str, np.ndarray], share: float) -> None:
         raise ValueError("the factors of new rows are not those of the model")
 
 
+def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+    """A ValueError says which array holds NaN or infinities, of which every prediction would be one."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and name not in _NAMES and not np.isfinite(array).all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+
+
 def check_numbers(header: Mapping[str, Any]) -> None:
     """A ValueError says which number is none."""
     for name in ("radius_", "similarity_", "rank_", "mean_", "n_steps_", "multiplier_", "share_"):

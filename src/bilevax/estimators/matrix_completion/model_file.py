@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bilevax import zips
-from bilevax.estimators.matrix_completion.model_checks import check_arrays, check_numbers
+from bilevax.estimators.matrix_completion.model_checks import check_arrays, check_finite, check_numbers
 from bilevax.estimators.matrix_completion.new_rows import NewRows, Shrunk
 from bilevax.estimators.matrix_completion.summary import describe
 from bilevax.files import write_atomic
@@ -99,6 +99,7 @@ def load(path: str | Path) -> tuple[Any, np.ndarray, np.ndarray]:
                 names += [part + name for part, kind in _PARTS.items() for name in kind._fields]
             found = zips.read_arrays(archive, [called.get(name, name) for name in names])
         arrays = {name: found[called.get(name, name)] for name in names}
+        check_finite(arrays)
         arrays = {name: array.astype(float) if array.dtype == np.float32 else array for name, array in arrays.items()}
         numbers = {name: header[called.get(name, name)] for name in _NUMBERS}
         numbers |= {name: header.get(name, value) for name, value in _SINCE_3.items()}
