@@ -322,8 +322,9 @@ def test_sparse_matrices_of_anything():
 
 @pytest.mark.parametrize("fit", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", inspect.signature(MatrixCompletion).parameters)
-def test_completion_with_parameters_that_are_anything(name, fit):
+def test_completion_with_parameters_that_are_anything(name, fit, tmp_path, monkeypatch):
     """All are refused, if at all, by the check before the fit."""
+    monkeypatch.chdir(tmp_path)  # some texts are names of folders
     for weird in WEIRD:
         model = MatrixCompletion(**{"effort": "fast", name: weird})
         options = documented(lambda: (model._options(), np.dtype(model.dtype)))  # noqa: B023
