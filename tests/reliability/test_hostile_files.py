@@ -266,9 +266,7 @@ def test_a_model_that_would_predict_nan_is_refused(tmp_path):
     for bits in (0x7FA00000, 0x7F800000):  # NaN that signals, infinity
         arrays["row_effects_"] = np.full(len(arrays["row_effects_"]), bits, np.uint32).view(np.float32)
         np.savez_compressed(path, **arrays)
-        with pytest.raises(
-            ValueError, match=r"model\.npz is not.*row_effects_ holds numbers that are not finite"
-        ):
+        with pytest.raises(ValueError, match=r"model\.npz is not.*row_effects_ holds numbers that are not finite"):
             estimators.load(path)
 
 
