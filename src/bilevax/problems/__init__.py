@@ -9,6 +9,7 @@ from bilevax.problems.known import (
     known_robust_lower,
     known_robust_upper,
 )
+from bilevax.problems.linked_tasks import LinkedTasks, Moments, linked_tasks
 from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
 from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
@@ -18,6 +19,8 @@ from bilevax.problems.sparse_completion import sparse_completion
 __all__ = [
     "KnownProblem",
     "KnownQuadratic",
+    "LinkedTasks",
+    "Moments",
     "MultiTask",
     "Part",
     "Synthetic",
@@ -28,6 +31,7 @@ __all__ = [
     "known_quadratic",
     "known_robust_lower",
     "known_robust_upper",
+    "linked_tasks",
     "matrix_completion",
     "minimax",
     "multi_task",
