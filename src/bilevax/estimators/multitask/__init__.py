@@ -1,0 +1,1 @@
+"""Regressions of several tasks that share what they have in common."""
