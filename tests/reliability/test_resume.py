@@ -7,6 +7,7 @@ import signal
 import warnings
 from types import SimpleNamespace
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -316,3 +317,23 @@ def test_data_in_half_precision_are_compared_too(tmp_path):
     assert bx.resume(tmp_path / "run", made(1.0), steps=9).steps == 9
     with pytest.raises(ValueError, match="different: the data"):
         bx.resume(tmp_path / "run", made(1.5))
+
+
+def test_a_solver_of_the_user_with_the_name_of_ours_is_asked_for_again(tmp_path):
+    """Otherwise the run would go on with ours."""
+
+    class IBCG(eqx.Module):
+        inner: bx.IBCG
+
+        def __getattr__(self, name):
+            return getattr(object.__getattribute__(self, "inner"), name)
+
+        def prepare(self, *given):
+            return IBCG(self.inner.prepare(*given))
+
+    problem, _, x, y = JOBS["IBCG"][0]()
+    mine = IBCG(bx.IBCG(gamma=0.01, constants=bx.Constants(1.0, 1000.0)))
+    bx.solve(problem, mine, x, y, steps=5, checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="IBCG holds functions, which are not saved; give it as solver="):
+        bx.resume(tmp_path / "run", problem)
+    assert bx.resume(tmp_path / "run", problem, mine, steps=8).steps == 8
