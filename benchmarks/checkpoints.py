@@ -86,8 +86,8 @@ def steps_for(make, seconds):
     return max(4, int(tried.steps * seconds / tried.seconds))
 
 
-def row(name, seconds, pairs):
-    make, steps = RUNS[name], None
+def compare(name, seconds, pairs):
+    make = RUNS[name]
     steps = steps_for(make, seconds)
     ratios, shares, single = [], [], []
     for _ in range(pairs):
@@ -115,7 +115,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=list(RUNS))
     parser.add_argument("--json")
     options = parser.parse_args()
-    rows = [row(name, options.seconds, options.pairs) for name in options.only]
+    rows = [compare(name, options.seconds, options.pairs) for name in options.only]
     shown = [
         row
         | {"ratios": " ".join(f"{r:.3f}" for r in row["ratios"]), "overhead": f"{row['overhead']:.1%}"}

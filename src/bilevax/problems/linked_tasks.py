@@ -145,7 +145,9 @@ def linked_tasks(
 ) -> LinkedTasks:
     """The problem for K folds, J models, T tasks, d features and Q shared parts.
 
-    Divide the rows of a task by the standard deviation of its noise before you compute its moments.
+    Divide the rows of a task by the standard deviation of its noise before you compute its moments, and scale features
+    to a similar size. Compute in double precision: in single precision `solve` refuses the exact solutions as too
+    rough if features differ in size by a factor of 30.
 
     Args:
         train, valid: moments of the rows of each fold that are used, and of those that are held out.
