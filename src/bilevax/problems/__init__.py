@@ -9,7 +9,7 @@ from bilevax.problems.known import (
     known_robust_lower,
     known_robust_upper,
 )
-from bilevax.problems.linked_tasks import LinkedTasks, Moments, linked_tasks
+from bilevax.problems.linked_tasks import LinkedTasks, linked_tasks
 from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
 from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
@@ -20,7 +20,6 @@ __all__ = [
     "KnownProblem",
     "KnownQuadratic",
     "LinkedTasks",
-    "Moments",
     "MultiTask",
     "Part",
     "Synthetic",

@@ -1,18 +1,19 @@
 """Regressions that share what they have in common; K folds choose how much.
 
-The coefficients of task t in model j are a mixture of parts that are N(0, I) a priori:
+A model j is a prior of the coefficients of all tasks, a sum of parts with known variances up to a factor each:
 
-    w_t = r_j * (sqrt(b_j) s_t + sum over q of sqrt(c_jq) u_tq z_q)
+    w_t = sqrt(b_j) s_t + sum over q of sqrt(c_jq) u_tq z_q,   s_tf ~ N(0, own_tf),   z_qf ~ N(0, shared_qf)
 
 s_t belongs to the task alone, z_q is shared by all tasks, and the loading u_tq says how strongly task t uses it (the
-loading 1 gives the mean of all tasks). So the covariance of the tasks is Omega = b I + sum over q of c_q u_q u_q^T, of
-which few numbers are left to choose. r_j scales the features. A prediction averages the models with weights p_j.
+loading 1 gives the mean of all tasks). Few numbers are left to choose: the factors b and c, and the weights p_j of the
+models, whose coefficients are averaged.
 
     min over x of   held-out loss of the averages over all folds    p in a simplex, the logarithms of b and c in a box
     y = argmin of   training losses of all folds and models + (|s|^2 + |z|^2) / 2
 
-Nothing is divided by Omega: every b and c is allowed, the lower level has mu_g = 1, and its exact solution needs one
-matrix of the size of the shared part for each fold and model.
+In y, s and z are divided by their standard deviations. Nothing is divided by a covariance: every b and c is allowed,
+the lower level has mu_g = 1, and its exact solution needs one matrix of the size of the shared parts for each fold and
+model.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ Y = dict[str, Array]
 
 
 def _sizes(x: X) -> tuple[Array, Array]:
-    """sqrt(b) and sqrt(c), shaped to multiply s and the loadings."""
+    """sqrt(b) and sqrt(c), shaped to multiply s and z."""
     own, shared = jnp.exp(0.5 * x["own"]), jnp.exp(0.5 * x["shared"])
-    return own[None, :, None, None], shared[None, :, None, :]
+    return own[None, :, None, None], shared[None, :, :, None]
 
 
 def _unscaled(x: X, y: Y, data: Data) -> Float[Array, "K J T d"]:
-    """The coefficients of each fold and model, before the features are scaled."""
+    """The coefficients of each fold and model in units of the standard deviations of their own parts."""
     own, shared = _sizes(x)
-    return own * y["s"] + jnp.einsum("kjtq,kjqd->kjtd", shared * data["loadings"], y["z"])
+    return own * y["s"] + jnp.einsum("kjtqd,kjqd->kjtd", data["loadings"], shared * y["z"])
 
 
 def coefficients(x: X, y: Y, data: Data) -> Float[Array, "K J T d"]:
     """The coefficients of each fold, model and task."""
-    return data["scales"][None, :, None, :] * _unscaled(x, y, data)
+    return data["scales"] * _unscaled(x, y, data)
 
 
 def upper(x: X, y: Y, data: Data) -> Scalar:
@@ -67,10 +68,11 @@ def lower(x: X, y: Y, data: Data) -> Scalar:
 
 def _solve(x: X, rhs: Y, data: Data) -> Y:
     """H^-1 rhs. The parts of single tasks are eliminated: with G_t the Gram matrix of task t and
-    C_t = G_t (I + b G_t)^-1, what is left for z has the matrix I + sum over t of sqrt(c c') u_t u_t^T x C_t."""
+    C_t = G_t (I + b G_t)^-1, what is left for z has the matrix I + sum over t of L_t^T C_t L_t, where L_t z is the
+    shared part of task t."""
     own, shared = _sizes(x)
     vectors, values = data["train"]["vectors"], data["train"]["values"]
-    loadings = shared * data["loadings"]
+    loadings = shared[:, :, None] * data["loadings"]
     shrunk = 1 / (1 + own**2 * values)
 
     def turn(diagonal: Array, v: Array) -> Array:
@@ -79,18 +81,18 @@ def _solve(x: X, rhs: Y, data: Data) -> Y:
         return jnp.einsum("kjtab,kjtb->kjta", vectors, inside)
 
     C = jnp.einsum("kjtab,kjtb,kjtcb->kjtac", vectors, values * shrunk, vectors)
-    K, J, _, Q = data["loadings"].shape
-    d = values.shape[-1]
-    matrix = jnp.einsum("kjtq,kjtp,kjtac->kjqapc", loadings, loadings, C).reshape(K * J, Q * d, Q * d)
-    right = rhs["z"] - jnp.einsum("kjtq,kjta->kjqa", loadings, turn(own * values * shrunk, rhs["s"]))
+    K, J, T, Q, d = loadings.shape
+    right = rhs["z"] - jnp.einsum("kjtqa,kjta->kjqa", loadings, turn(own * values * shrunk, rhs["s"]))
 
-    def one(pair: tuple[Array, Array]) -> Array:
-        matrix, right = pair
+    def one(parts: tuple[Array, Array, Array]) -> Array:
+        loadings, C, right = parts
+        matrix = jnp.einsum("tqa,tac,tpc->qapc", loadings, C, loadings).reshape(Q * d, Q * d)
         return jax.scipy.linalg.solve(matrix + jnp.eye(Q * d, dtype=matrix.dtype), right, assume_a="pos")
 
     # One after the other: two batched factorizations in one program can wait for each other forever on few cores.
-    z = jax.lax.map(one, (matrix, right.reshape(K * J, Q * d))).reshape(K, J, Q, d)
-    shared_part = jnp.einsum("kjtq,kjqa->kjta", loadings, z)
+    flat = loadings.reshape(K * J, T, Q, d), C.reshape(K * J, T, d, d), right.reshape(K * J, Q * d)
+    z = jax.lax.map(one, flat).reshape(K, J, Q, d)
+    shared_part = jnp.einsum("kjtqa,kjqa->kjta", loadings, z)
     s = turn(shrunk, rhs["s"]) - turn(own * values * shrunk, shared_part)
     return {"s": s, "z": z}
 
@@ -99,7 +101,7 @@ def solve_lower(x: X, y: Y, data: Data) -> Y:
     """y*(x); y is ignored."""
     own, shared = _sizes(x)
     h = data["train"]["h"]
-    z = jnp.einsum("kjtq,kjta->kjqa", shared * data["loadings"], h)
+    z = shared * jnp.einsum("kjtqa,kjta->kjqa", data["loadings"], h)
     return _solve(x, {"s": own * h, "z": z}, data)
 
 
@@ -111,19 +113,6 @@ def solve_adjoint(x: X, y: Y, b: Y, data: Data) -> Y:
 STRUCTURE = LowerStructure(solve_lower=solve_lower, solve_adjoint=solve_adjoint)
 
 
-class Moments(NamedTuple):
-    """What the squared loss needs of the rows of each task, by folds."""
-
-    G: Float[np.ndarray, "K T d d"]
-    """A^T A"""
-    h: Float[np.ndarray, "K T d"]
-    """A^T b"""
-    const: Float[np.ndarray, "K T"]
-    """b^T b"""
-    rows: Float[np.ndarray, "K T"]
-    """How many there are, or the sum of their weights."""
-
-
 class LinkedTasks(NamedTuple):
     """The problem, and a start."""
 
@@ -132,72 +121,51 @@ class LinkedTasks(NamedTuple):
     y0: Y
 
 
-def linked_tasks(
-    train: Moments,
-    valid: Moments,
-    scales: Any,
-    loadings: Any,
-    own: Any,
-    shared: Any,
-    *,
-    span: float = 6.0,
-    mix: Any = None,
-) -> LinkedTasks:
+def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *, span: float = 6.0) -> LinkedTasks:
     """The problem for K folds, J models, T tasks, d features and Q shared parts.
 
     Divide the rows of a task by the standard deviation of its noise before you compute its moments, and scale features
     to a similar size. Compute in double precision: in single precision `solve` refuses the exact solutions as too
-    rough if features differ in size by a factor of 30.
+    rough if variances differ by a factor of 1000.
 
     Args:
-        train, valid: moments of the rows of each fold that are used, and of those that are held out.
-        scales: r, of shape (J, d).
-        loadings: u, of shape (K, J, T, Q); those of a fold must be found without its held-out rows.
-        own, shared: logarithms of b and c at the start, of shapes (J,) and (J, Q).
-        span: how far these logarithms may move.
-        mix: the weights of the models at the start; equal ones by default.
+        train: G = A^T A of shape (K, T, d, d) and h = A^T b of shape (K, T, d), of the rows that a fold learns from.
+        valid: the same of the rows that are held out, and the sums of their b^2 and of their numbers or weights.
+        own: variances of the own parts, of shape (K, J, T, d); positive.
+        loadings: u, of shape (K, J, T, Q). Those of a fold must be found without its held-out rows.
+        shared: variances of the shared parts, of shape (K, J, Q, d).
+        span: how far the logarithms of the factors b and c may move from 0.
 
     >>> import numpy as np, bilevax as bx
-    >>> from bilevax.problems import Moments, linked_tasks
+    >>> from bilevax.problems import linked_tasks
     >>> rng = np.random.default_rng(0)
     >>> A, b = rng.standard_normal((2, 3, 8, 4)), rng.standard_normal((2, 3, 8))  # two folds, three tasks
-    >>> moments = Moments(np.einsum("ktna,ktnb->ktab", A, A), np.einsum("ktna,ktn->kta", A, b), (b**2).sum(2), 8.0)
-    >>> made = linked_tasks(moments, moments, np.ones((1, 4)), np.ones((2, 1, 3, 1)), [-2.0], [[-2.0]])
+    >>> train = np.einsum("ktna,ktnb->ktab", A, A), np.einsum("ktna,ktn->kta", A, b)
+    >>> valid = (*train, np.sum(b**2), b.size)
+    >>> made = linked_tasks(train, valid, np.ones((2, 1, 3, 4)), np.ones((2, 1, 3, 1)), np.ones((2, 1, 1, 4)))
     >>> bx.solve(made.problem, x0=made.x0, y0=made.y0, tol=1e-4).success
     True
     """
-    scales, loadings = np.asarray(scales, float), np.asarray(loadings, float)
-    own, shared = np.asarray(own, float), np.asarray(shared, float)
-    K, T, d = np.shape(train.h)
-    J, Q = scales.shape[0], loadings.shape[-1]
-    wanted = {"scales": (J, d), "loadings": (K, J, T, Q), "own": (J,), "shared": (J, Q)}
-    for name, array in zip(wanted, (scales, loadings, own, shared), strict=True):
+    own, loadings, shared = (np.asarray(part, float) for part in (own, loadings, shared))
+    G, h = (np.asarray(part, float) for part in train)
+    (K, T, d), J, Q = h.shape, own.shape[1], loadings.shape[-1]
+    wanted = {"own": (K, J, T, d), "loadings": (K, J, T, Q), "shared": (K, J, Q, d)}
+    for name, array in zip(wanted, (own, loadings, shared), strict=True):
         if array.shape != wanted[name]:
             raise ValueError(f"linked_tasks: {name} has shape {array.shape}; expected {wanted[name]}.")
-    gram = scales[None, :, None, :, None] * np.asarray(train.G)[:, None] * scales[None, :, None, None, :]
-    values, vectors = np.linalg.eigh(gram)
+    if not np.all(own > 0) or not np.all(shared >= 0):
+        raise ValueError("linked_tasks: variances of own parts must be positive, those of shared parts not negative.")
+    scales = np.sqrt(own)
+    values, vectors = np.linalg.eigh(scales[..., :, None] * G[:, None] * scales[..., None, :])
+    held_G, held_h, held_squares, held_rows = valid
     data = {
-        "train": {
-            "vectors": jnp.asarray(vectors),
-            "values": jnp.asarray(np.maximum(values, 0.0)),
-            "h": jnp.asarray(scales[None, :, None, :] * np.asarray(train.h)[:, None]),
-        },
-        "valid": {
-            "G": jnp.asarray(valid.G, float),
-            "h": jnp.asarray(valid.h, float),
-            "const": jnp.asarray(0.5 * np.sum(valid.const)),
-            "rows": jnp.asarray(float(np.sum(np.broadcast_to(valid.rows, (K, T))))),
-        },
-        "scales": jnp.asarray(scales),
-        "loadings": jnp.asarray(loadings),
+        "train": {"vectors": vectors, "values": np.maximum(values, 0.0), "h": scales * h[:, None]},
+        "valid": {"G": held_G, "h": held_h, "const": 0.5 * held_squares, "rows": held_rows},
+        "scales": scales,
+        "loadings": loadings[..., None] * (np.sqrt(shared)[:, :, None] / scales[:, :, :, None]),
     }
-    x0 = {
-        "mix": jnp.full(J, 1 / J) if mix is None else jnp.asarray(mix, float),
-        "own": jnp.asarray(own),
-        "shared": jnp.asarray(shared),
-    }
-    boxes = {name: Box(x0[name] - span, x0[name] + span) for name in ("own", "shared")}
+    data = jax.tree.map(lambda part: jnp.asarray(part, float), data)
+    x0 = {"mix": jnp.full(J, 1 / J), "own": jnp.zeros(J), "shared": jnp.zeros((J, Q))}
+    domain = Product({"mix": Simplex(), "own": Box(-span, span), "shared": Box(-span, span)})
     y0 = {"s": jnp.zeros((K, J, T, d)), "z": jnp.zeros((K, J, Q, d))}
-    return LinkedTasks(
-        BilevelProblem(upper, lower, Product({"mix": Simplex(), **boxes}), data, structure=STRUCTURE), x0, y0
-    )
+    return LinkedTasks(BilevelProblem(upper, lower, domain, data, structure=STRUCTURE), x0, y0)

@@ -1,10 +1,8 @@
-"""What the rows themselves say about how tasks are linked, by expectation and maximization.
+"""The prior that makes the rows most likely, by expectation and maximization.
 
-    b_t = A_t w_t + noise,   w_t = s_t + sum over q of u_tq z_q,   s_t ~ N(0, diag(own)),   z_q ~ N(0, shared_q I)
-
-The first loading is 1 for every task, so that z_0 is the mean of the tasks. The parts s and z are integrated out, the
-loadings u are maximized with a N(0, 1) prior. The variance of a shared part that the rows do not need shrinks, but
-slowly, so that a few numbers of parts should be compared. Only the moments of the rows are read.
+The first shared part is the mean of the tasks: its loading is 1 for every task. Own and shared parts are integrated
+out, the other loadings are maximized with a N(0, 1) prior. The variance of a shared part that the rows do not need
+shrinks, but slowly, so that a few numbers of parts should be compared.
 """
 
 from __future__ import annotations
@@ -13,97 +11,126 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevax.estimators.multitask.prior import Moments, Posterior, Prior, posterior
+
 _PATIENCE = 20  # iterations before a shared part may shrink: its loadings have to find their direction first
-_FLOOR = 1e-9  # of a variance, relative to that of the targets: without it, parts that vanish divide by zero
+_FLOOR = 1e-8  # of a variance, relative to that of the targets: parts that vanish must not divide by zero
+_EXACT = 1e-10  # of the noise, likewise
+_TYPICAL = 4.0  # features whose worth the size of the own part of one task borrows from the other tasks
 
 
 class Links(NamedTuple):
-    """How tasks are linked."""
+    """The prior, and the noise of each task."""
 
-    loadings: np.ndarray
-    """u, tasks by shared parts; the first column is 1."""
-    shared: np.ndarray
-    """The variance of the entries of each shared part."""
-    own: np.ndarray
-    """The variance of the own part of a task, for each feature."""
-    noise: float
+    prior: Prior
+    noise: np.ndarray
+    """Variances; with rows divided by their roots, the prior holds for noise of variance 1."""
     coefficients: np.ndarray
-    """The expected w, tasks by features."""
+    """Expected w, tasks by features."""
 
 
 def estimate_links(
-    G: np.ndarray,
-    h: np.ndarray,
-    const: np.ndarray,
-    rows: np.ndarray,
-    n_shared: int,
+    rows: Moments,
+    n_shared: int | None,
+    groups: np.ndarray,
     *,
-    per_feature: bool = False,
+    noise_by_task: bool = False,
+    fixed_noise: bool = False,
     iterations: int = 100,
     tol: float = 1e-5,
 ) -> Links:
-    """Estimate from A^T A, A^T b, b^T b and the number of rows of each task.
+    """Estimate a prior.
 
-    `n_shared` counts the shared parts besides the mean. With `per_feature`, each feature has a variance of its own.
+    Args:
+        rows: moments of the rows of each task.
+        n_shared: shared parts besides the mean; None for own parts alone, whose size each task has for itself.
+        groups: the group of each feature, from 0; features of a group have one variance of their own parts.
+        noise_by_task: whether tasks may differ in their noise, as far as the rows show it.
+        fixed_noise: whether the noise is known to have variance 1.
+        iterations, tol: it ends after so many, or when the noise changes by less than this share.
     """
-    T, d = h.shape
-    Q, eye = n_shared + 1, np.eye(d)
-    target = const.sum() / rows.sum()
-    size = max(np.trace(G, axis1=1, axis2=2).sum() / rows.sum(), 1e-300)  # mean of |a|^2
-    floor = _FLOOR * target / size
-    noise, own = 0.5 * target, np.full(d, 0.5 * target / size)
-    shared, loadings = np.full(Q, own[0]), np.ones((T, Q))
-    loadings[:, 1:] = _first_loadings(G, h, n_shared)
+    T, d = rows.h.shape
+    target = max(rows.const.sum() / rows.rows.sum(), 1e-300)
+    size = max(np.trace(rows.G, axis1=1, axis2=2).sum() / rows.rows.sum(), 1e-300)  # mean of |a|^2
+    start, floor = 0.5 * target / size, _FLOOR * target / size
+    noise = np.full(T, 1.0 if fixed_noise else 0.5 * target)
+    prior = _first_prior(rows, n_shared, start)
     for k in range(iterations):
-        # Own parts out: row sums weighted by the inverse of noise + A_t diag(own) A_t^T.
-        P = np.linalg.inv(G / noise + np.diag(1 / own))
-        B = P @ G / noise
-        rest = eye - B
-        C, g = G @ rest / noise, np.einsum("tji,tj->ti", rest, h) / noise
-        C = 0.5 * (C + C.swapaxes(1, 2))
-        # The shared parts, given the loadings.
-        weights = (loadings[:, :, None] * loadings[:, None, :]).reshape(T, Q * Q)
-        matrix = (weights.T @ C.reshape(T, d * d)).reshape(Q, Q, d, d).swapaxes(1, 2).reshape(Q * d, Q * d)
-        covariance = np.linalg.inv(matrix + np.diag(np.repeat(1 / shared, d)))
-        Z = (covariance @ (loadings.T @ g).reshape(Q * d)).reshape(Q, d)
-        covariance = covariance.reshape(Q, d, Q, d).swapaxes(1, 2).reshape(Q * Q, d * d)
-        second = covariance + (Z[:, None, :, None] * Z[None, :, None, :]).reshape(Q * Q, d * d)
-        spread = (weights @ covariance).reshape(T, d, d)  # of the shared part of each task
-        middle = loadings @ Z
-        s = np.einsum("tij,tj->ti", P, h - np.einsum("tij,tj->ti", G, middle)) / noise
-        # Variances.
-        around = P + B @ spread @ B.swapaxes(1, 2)
-        variances = np.mean(s**2 + np.einsum("tii->ti", around), axis=0)
-        own = np.maximum(variances if per_feature else np.full(d, variances.mean()), floor)
-        sizes = np.einsum("qii->q", second.reshape(Q, Q, d, d)[range(Q), range(Q)]) / d
-        shared = np.maximum(sizes, floor if k >= _PATIENCE else np.mean(own))
-        # Loadings, scaled to mean square 1.
-        if n_shared:
-            quadratic = (C.reshape(T, d * d) @ second.T).reshape(T, Q, Q)
-            linear = g @ Z.T
-            u = np.linalg.solve(
-                quadratic[:, 1:, 1:] + np.eye(n_shared), (linear[:, 1:] - quadratic[:, 1:, 0])[..., None]
-            )[..., 0]
-            scale = np.sqrt(np.mean(u**2, axis=0)) + 1e-12
-            loadings[:, 1:] = u / scale
-            if k >= _PATIENCE:
-                shared[1:] = np.maximum(shared[1:] * scale**2, floor)
-        # Noise.
-        W = middle + s
-        uncertain = P + rest @ spread @ rest.swapaxes(1, 2)
-        errors = const - 2 * np.sum(W * h, axis=1) + np.einsum("ti,tij,tj->t", W, G, W, optimize=True)
-        before, noise = noise, max((errors + np.einsum("tij,tji->t", G, uncertain)).sum() / rows.sum(), 1e-12 * target)
-        if k > _PATIENCE and abs(noise - before) < tol * noise:
+        found = posterior(rows.scaled(1 / noise), prior)
+        before = noise
+        if not fixed_noise:
+            noise = np.maximum(_noise(rows, found, noise_by_task), _EXACT * target)
+        patient = k < _PATIENCE
+        prior = _next_prior(found, prior, n_shared, groups, floor, patient)
+        if not patient and np.all(np.abs(noise - before) < tol * noise) and not fixed_noise:
             break
-    return Links(loadings, shared, own, float(noise), W)
+    found = posterior(rows.scaled(1 / noise), prior)
+    return Links(prior, noise, found.coefficients)
 
 
-def _first_loadings(G: np.ndarray, h: np.ndarray, count: int) -> np.ndarray:
+def _first_prior(rows: Moments, n_shared: int | None, start: float) -> Prior:
+    T, d = rows.h.shape
+    own = np.full((T, d), start)
+    if n_shared is None:
+        return Prior(own, np.zeros((T, 0)), np.zeros((0, d)))
+    loadings = np.column_stack([np.ones(T), _first_loadings(rows, n_shared)])
+    return Prior(own, loadings, np.full((n_shared + 1, d), start))
+
+
+def _first_loadings(rows: Moments, count: int) -> np.ndarray:
     """Leading directions in which ridge regressions of single tasks differ."""
-    T, d = h.shape
-    ridge = 0.3 * np.trace(G, axis1=1, axis2=2) / d + 1e-300
-    W = np.linalg.solve(G + ridge[:, None, None] * np.eye(d), h[..., None])[..., 0]
+    T, d = rows.h.shape
+    ridge = 0.3 * np.trace(rows.G, axis1=1, axis2=2) / d + 1e-300
+    W = np.linalg.solve(rows.G + ridge[:, None, None] * np.eye(d), rows.h[..., None])[..., 0]
     left = np.linalg.svd(W - W.mean(axis=0), full_matrices=False)[0]
-    found = np.zeros((T, count))
-    found[:, : min(count, left.shape[1])] = np.sqrt(T) * left[:, :count]
-    return found
+    loadings = np.zeros((T, count))
+    loadings[:, : min(count, left.shape[1])] = np.sqrt(T) * left[:, :count]
+    return loadings
+
+
+def _noise(rows: Moments, found: Posterior, by_task: bool) -> np.ndarray:
+    """Expected squared errors; those of single tasks as far as they differ more than their rows explain."""
+    W = found.coefficients
+    errors = rows.const - 2 * np.sum(W * rows.h, axis=1) + np.einsum("ti,tij,tj->t", W, rows.G, W, optimize=True)
+    errors = np.maximum(errors, 0) + np.einsum("tij,tji->t", rows.G, found.spread)
+    count = rows.rows.sum()
+    common = errors.sum() / count
+    if not by_task:
+        return np.full(len(errors), common)
+    single = errors / np.maximum(rows.rows, 1e-300)
+    share = rows.rows / count
+    varies = np.sum(share * (single - common) ** 2) - 2 * common**2 * len(errors) / count  # the rest is chance
+    known = 2 * common**2 / max(varies, 1e-12 * common**2)  # rows that the common noise is worth
+    return (errors + known * common) / (rows.rows + known)
+
+
+def _next_prior(
+    found: Posterior, prior: Prior, n_shared: int | None, groups: np.ndarray, floor: float, patient: bool
+) -> Prior:
+    T, d = found.own.shape
+    by_group = np.eye(groups.max() + 1)[groups]
+    squares = (found.own**2 + np.einsum("tii->ti", found.own_spread)) @ by_group
+    counts = by_group.sum(axis=0)
+    if n_shared is None:
+        typical = squares.mean(axis=0) / counts
+        sizes = (squares + _TYPICAL * typical) / (counts + _TYPICAL)
+    else:
+        sizes = np.tile(squares.mean(axis=0) / counts, (T, 1))
+    own = np.maximum(sizes @ by_group.T, floor)
+    if n_shared is None:
+        return Prior(own, prior.loadings, prior.shared)
+    Q = n_shared + 1
+    second = found.shared_spread + (found.shared[:, None, :, None] * found.shared[None, :, None, :]).reshape(Q * Q, d * d)
+    sizes = np.einsum("qii->q", second.reshape(Q, Q, d, d)[range(Q), range(Q)]) / d
+    sizes = np.maximum(sizes, np.mean(own) if patient else floor)
+    loadings = prior.loadings.copy()
+    if n_shared:
+        (C, g), z = found.left, found.shared
+        quadratic = (C.reshape(T, d * d) @ second.T).reshape(T, Q, Q)
+        right = g @ z[1:].T - quadratic[:, 1:, 0]
+        u = np.linalg.solve(quadratic[:, 1:, 1:] + np.eye(n_shared), right[..., None])[..., 0]
+        scale = np.sqrt(np.mean(u**2, axis=0)) + 1e-12  # loadings have mean square 1
+        loadings[:, 1:] = u / scale
+        if not patient:
+            sizes[1:] = np.maximum(sizes[1:] * scale**2, floor)
+    return Prior(own, loadings, np.tile(sizes[:, None], (1, d)))
