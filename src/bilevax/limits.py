@@ -48,17 +48,22 @@ def check_size(path: object, size: int, packed: int | None = None, what: str = "
 
 def check_lines(path: object, data: bytes) -> bytes:
     """The same text, in which no line is longer than `LONGEST_LINE`."""
-    at = 0
-    while len(data) - at > LONGEST_LINE:
-        end = at + LONGEST_LINE
-        last = max(data.rfind(b"\n", at, end), data.rfind(b"\r", at, end))
-        if last < 0:
-            number = data.count(b"\n", 0, at) + 1
-            raise ValueError(
-                f"{path}, line {number}: the line has more than {LONGEST_LINE} bytes; is this the right file?"
-            )
-        at = last + 1
+    at = long_line(data, LONGEST_LINE)
+    if at is not None:
+        number = data.count(b"\n", 0, at) + 1
+        raise ValueError(f"{path}, line {number}: the line has more than {LONGEST_LINE} bytes; is this the right file?")
     return data
+
+
+def long_line(data: bytes, most: int) -> int | None:
+    """Where the first line begins that has more than `most` bytes, if any."""
+    at = 0
+    while len(data) - at > most:
+        last = max(data.rfind(b"\n", at, at + most), data.rfind(b"\r", at, at + most))
+        if last < 0:
+            return at
+        at = last + 1
+    return None
 
 
 def text_array(path: object, names: Sequence[str]) -> np.ndarray:

@@ -18,7 +18,7 @@ LAYERS = [
     ["solvers"],
     ["drawing"],
     ["runs", "diagnosis"],
-    ["problems", "ratings"],
+    ["problems", "tables", "ratings"],
     ["datasets"],
     ["estimators"],
     ["experiments"],

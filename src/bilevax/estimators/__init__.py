@@ -7,6 +7,7 @@ try:
 except ImportError as error:
     raise ImportError("bilevax.estimators needs scikit-learn: pip install 'bilevax[estimators]'.") from error
 
-from bilevax.estimators.matrix_completion import MatrixCompletion, effects_only, load
+from bilevax.estimators.matrix_completion import MatrixCompletion, effects_only
+from bilevax.estimators.saved import load
 
 __all__ = ["MatrixCompletion", "effects_only", "load"]

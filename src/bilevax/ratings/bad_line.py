@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 
 from bilevax.ratings.fields import id_fault, parse_time, rating_fault
-from bilevax.ratings.text import STAND_IN, TextFile, shortened
+from bilevax.tables.text import STAND_IN, TextFile, shortened
 
 
 def error_with_line(text: TextFile, header: bool, positions: Mapping[str, int], error: Exception) -> ValueError:

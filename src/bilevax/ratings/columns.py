@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bilevax.ratings.bad_line import error_with_line
 from bilevax.ratings.fields import is_number
-from bilevax.ratings.text import TextFile, shortened
+from bilevax.tables.text import TextFile, shortened
 
 ColumnChoice = Mapping[str, str | int | None]
 """For each role the name or position that the user gave, or None. Its keys are the roles that the caller reads."""

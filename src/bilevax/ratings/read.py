@@ -8,13 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from bilevax.files import unpacked
 from bilevax.ratings import arrays, text_ratings
 from bilevax.ratings.columns import ColumnChoice
 from bilevax.ratings.table import Ratings
-from bilevax.ratings.text import open_text
+from bilevax.tables.contents import contents
+from bilevax.tables.text import open_text
 
 Zeros = Literal["drop", "keep"]
+FORMATS = "text, Parquet or NPZ"
 
 
 def read_ratings(
@@ -44,12 +45,12 @@ def read_ratings(
     if zeros not in (None, "drop", "keep"):
         raise ValueError(f"read_ratings: zeros must be None, 'drop' or 'keep', got {zeros!r}.")
     choice = {"user": user, "item": item, "rating": rating, "time": time}
-    data = _contents(path)
+    data = contents(path)
     if arrays.is_array_file(data):
         columns = arrays.read_columns(path, data, choice)
         ratings, notes = arrays.ratings_of_arrays(path, columns, time_chosen=time is not None)
     else:
-        ratings, notes = text_ratings.parse_ratings(open_text(path, data, separator, needed=3), choice, header)
+        ratings, notes = text_ratings.parse_ratings(open_text(path, data, separator, 3, FORMATS), choice, header)
     return _cleaned(path, ratings, zeros, notes)
 
 
@@ -71,31 +72,16 @@ def read_titles(path: str | Path) -> dict[str, str]:
     return dict(zip(items, titles, strict=True))
 
 
-def _contents(path: Path) -> bytes:
-    """The bytes of the file, unpacked; a file without any is refused."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give a file.")
-    try:
-        data = unpacked(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; copy or download the file again.") from error
-    if not data.strip():
-        raise ValueError(f"{path}: the file is empty; give a file with one rating a line.")
-    return data
-
-
 def _two_columns(
     path: Path, choice: ColumnChoice, header: bool | None, separator: str | None
 ) -> tuple[list[str], list[str]]:
     """The two columns of the choice, as text."""
-    data = _contents(path)
+    data = contents(path)
     if arrays.is_array_file(data):
         columns = arrays.read_columns(path, data, choice)
         first, second = (arrays.column_as_text(path, role, column) for role, column in columns.items())
         return first, second
-    return text_ratings.parse_two_columns(open_text(path, data, separator, needed=2), choice, header)
+    return text_ratings.parse_two_columns(open_text(path, data, separator, 2, FORMATS), choice, header)
 
 
 def _cleaned(

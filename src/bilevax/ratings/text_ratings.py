@@ -13,7 +13,7 @@ from bilevax.ratings.columns import ColumnChoice, Layout, find_layout
 from bilevax.ratings.fields import NO_TIMES, integers_if_whole, parse_time
 from bilevax.ratings.ids import Numbering, sorted_ids
 from bilevax.ratings.table import Ratings
-from bilevax.ratings.text import TextFile
+from bilevax.tables.text import TextFile
 
 BLOCK_LINES = 1024  # larger blocks leave the cache, and parsing takes twice as long
 

@@ -2,6 +2,5 @@
 
 from bilevax.estimators.matrix_completion.baseline import effects_only
 from bilevax.estimators.matrix_completion.estimator import MatrixCompletion
-from bilevax.estimators.matrix_completion.model_file import load
 
-__all__ = ["MatrixCompletion", "effects_only", "load"]
+__all__ = ["MatrixCompletion", "effects_only"]

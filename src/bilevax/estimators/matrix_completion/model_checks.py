@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.estimators.model_file import check_shapes, is_number
+
 # The sizes of each array, by letters: p rows, q columns, k columns of left_ and right_, n entries.
 _SHAPES = {
     "row_effects_": "p",
@@ -41,19 +43,11 @@ _NAMES = ("row_ids", "col_ids")
 
 def check_arrays(arrays: Mapping[str, np.ndarray], share: float) -> None:
     """A ValueError says which array does not fit."""
-    sizes = {"2": 2}
-    for name, array in arrays.items():
-        kinds = "iu" if name in _WHOLE else "biufSU" if name in _NAMES else "iuf"
-        if array.dtype.kind not in kinds:
-            raise ValueError(f"{name} holds {array.dtype}")
-        letters = _SHAPES[name]
-        if array.ndim != len(letters):
-            raise ValueError(f"{name} has shape {array.shape}")
-        if name == "new_rows_slopes" and not len(array):  # no features, so that nothing is multiplied by it
-            continue
-        for letter, size in zip(letters, array.shape, strict=True):
-            if sizes.setdefault(letter, size) != size:
-                raise ValueError(f"{name} has shape {array.shape}, which does not fit the other arrays")
+    slopes = arrays.get("new_rows_slopes", np.zeros((1, 1)))
+    fitting = {name: array for name, array in arrays.items() if len(slopes) or array is not slopes}
+    sizes = check_shapes(fitting, _SHAPES, dict.fromkeys(_WHOLE, "iu") | dict.fromkeys(_NAMES, "biufSU"))
+    if slopes.ndim != 2 or slopes.dtype.kind not in "iuf":  # without features, it has no rows to multiply
+        raise ValueError(f"new_rows_slopes holds {slopes.dtype}{slopes.shape}")
     starts, cols = arrays["entry_starts_"], arrays["entry_cols_"]
     rows, columns, features = sizes["p"], sizes["q"], sizes.get("e", 0) + 2
     if sizes["s"] != rows + 1 or starts[0] != 0 or starts[-1] != len(cols) or np.any(starts[1:] < starts[:-1]):
@@ -65,30 +59,17 @@ def check_arrays(arrays: Mapping[str, np.ndarray], share: float) -> None:
         raise ValueError("the factors of new rows are not those of the model")
 
 
-def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
-    """A ValueError says which array holds NaN or infinities, of which every prediction would be one."""
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and name not in _NAMES and not np.isfinite(array).all():
-            raise ValueError(f"{name} holds numbers that are not finite")
-
-
 def check_numbers(header: Mapping[str, Any]) -> None:
     """A ValueError says which number is none."""
     for name in ("radius_", "similarity_", "rank_", "mean_", "n_steps_", "multiplier_", "share_"):
-        if not _is_number(header[name]):
+        if not is_number(header[name]):
             raise ValueError(f"{name} is {str(header[name])[:60]!r}")
     for name in ("range_", "ridges_"):
         pair = header[name]
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_is_number, pair))):
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_number, pair))):
             raise ValueError(f"{name} is {str(pair)[:60]!r}")
     if not 0 <= header["share_"] <= 1 or not header["range_"][0] <= header["range_"][1]:
         raise ValueError("share_ or range_ is out of range")
     for name, kind in (("path_", list), ("choices_", dict), ("weighted_", bool), ("parameters", dict)):
         if not isinstance(header[name], kind):
             raise ValueError(f"{name} is {str(header[name])[:60]!r}")
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return isinstance(value, float) or abs(value) < 2**63

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.estimators.choices import Choice
+
 _QUESTIONS = {
     "similarity": ("similarity of rows and columns", {"yes": "used", "no": "not used"}),
     "effects": ("effects of rows and columns", {"yes": "used", "no": "not used"}),
@@ -54,17 +56,13 @@ def choice_words(choices: dict[str, Any]) -> list[str]:
     lines = [f"held out     RMSE {choices['rmse']['taken']:.4g} on {choices.get('held_out', 0)} entries ({listed})"]
     if choices["taken"] == "both":
         gain = errors["factors"] - choices["rmse"]["taken"]
-        side, size = ("lower", gain) if gain >= 0 else ("higher", -gain)
-        lines.append(
-            f"mix          RMSE {side} than with factors alone by {_with_error(size, choices['standard_error'])}"
-        )
+        mix = Choice("mix", "of both", "with factors alone", gain, choices["standard_error"])
+        lines.append(f"mix          {mix.difference()}")
     for one in choices.get("comparisons", []):
         name, answers = _QUESTIONS[one["choice"]]
-        gain = _with_error(one["other_rmse"] - one["rmse"], one["standard_error"])
         against = f"{one['other']!r}" if one["choice"] == "noise" else "the other way"
-        lines.append(f"chosen       {name} {answers[one['taken']]}; RMSE lower than {against} by {gain}")
+        gain = one["other_rmse"] - one["rmse"]
+        lines.append(
+            f"chosen       {Choice(name, answers[one['taken']], against, gain, one['standard_error']).words()}"
+        )
     return lines
-
-
-def _with_error(gain: float, error: float) -> str:
-    return f"{gain:.2g} (standard error {error:.1g})"

@@ -27,6 +27,8 @@ class TextFile(NamedTuple):
     delimiter: str
     quoting: Any
     separator: str
+    escaped: bool
+    """Whether quotation marks inside of fields may be written with a backslash before them."""
 
     def reader(self) -> Any:
         r"""A new csv reader of the whole file; quotes inside quotes may be doubled or written `\"`."""
@@ -35,7 +37,7 @@ class TextFile(NamedTuple):
             lines,
             delimiter=self.delimiter,
             quoting=self.quoting,
-            escapechar="\\" if b'\\"' in self.data else None,
+            escapechar="\\" if self.escaped else None,
             skipinitialspace=self.delimiter != " ",
         )
 
@@ -47,16 +49,19 @@ class TextFile(NamedTuple):
             return []
 
 
-def open_text(path: Path, data: bytes, separator: str | None, needed: int) -> TextFile:
-    """Find the encoding and, if it is not given, the separator; `needed` is the least number of columns."""
+def open_text(path: Path, data: bytes, separator: str | None, needed: int, formats: str) -> TextFile:
+    """Find the encoding and, if it is not given, the separator.
+
+    `needed` is the least number of columns. `formats` are those that the caller reads, for messages.
+    """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     if b"\0" in data[:4096]:
-        raise ValueError(f"{path}: this is no text; expected text, Parquet or NPZ.")
+        raise ValueError(f"{path}: this is no text; expected {formats}.")
     data = check_lines(path, data.removeprefix(codecs.BOM_UTF8))
     encoding = "utf-8" if _is_utf8(data) else "latin-1"
     if separator == "":
-        raise ValueError("read_ratings: the separator is empty; give a character, or None to have it guessed.")
+        raise ValueError(f"{path}: the separator is empty; give a character, or None to have it guessed.")
     separator = WHITESPACE if separator == " " else separator or _guess_separator(path, data, encoding, needed)
     return _with_separator(path, data, encoding, separator)
 
@@ -76,13 +81,14 @@ def _is_utf8(data: bytes) -> bool:
 
 def _with_separator(path: Path, data: bytes, encoding: str, separator: str) -> TextFile:
     """The csv module takes separators of one character only; others are replaced by one."""
+    escaped = b'\\"' in data
     if separator == WHITESPACE:
         data = b"\n".join([b" ".join(line.split()) for line in data.splitlines()])
-        return TextFile(path, data, encoding, " ", csv.QUOTE_NONE, WHITESPACE)
+        return TextFile(path, data, encoding, " ", csv.QUOTE_NONE, WHITESPACE, escaped)
     if len(separator) > 1:
         data = data.replace(separator.encode(encoding), STAND_IN.encode())
-        return TextFile(path, data, encoding, STAND_IN, csv.QUOTE_NONE, repr(separator))
-    return TextFile(path, data, encoding, separator, csv.QUOTE_MINIMAL, repr(separator))
+        return TextFile(path, data, encoding, STAND_IN, csv.QUOTE_NONE, repr(separator), escaped)
+    return TextFile(path, data, encoding, separator, csv.QUOTE_MINIMAL, repr(separator), escaped)
 
 
 def _guess_separator(path: Path, data: bytes, encoding: str, needed: int) -> str:
