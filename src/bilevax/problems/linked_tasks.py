@@ -121,7 +121,7 @@ class LinkedTasks(NamedTuple):
     y0: Y
 
 
-def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *, span: float = 6.0) -> LinkedTasks:
+def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *, span: float = 4.0) -> LinkedTasks:
     """The problem for K folds, J models, T tasks, d features and Q shared parts.
 
     Divide the rows of a task by the standard deviation of its noise before you compute its moments, and scale features

@@ -1,1 +1,7 @@
-"""Regressions of several tasks that share what they have in common."""
+"""Multi-task regression."""
+
+from __future__ import annotations
+
+from bilevax.estimators.multitask.estimator import MultiTaskRegression
+
+__all__ = ["MultiTaskRegression"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevax.estimators.multitask.prior import Moments, Posterior, Prior, posterior
+from bilevax.estimators.multitask.prior import Moments, Posterior, Prior
 
 _PATIENCE = 20  # iterations before a shared part may shrink: its loadings have to find their direction first
 _FLOOR = 1e-8  # of a variance, relative to that of the targets: parts that vanish must not divide by zero
@@ -56,15 +56,15 @@ def estimate_links(
     noise = np.full(T, 1.0 if fixed_noise else 0.5 * target)
     prior = _first_prior(rows, n_shared, start)
     for k in range(iterations):
-        found = posterior(rows.scaled(1 / noise), prior)
+        found = Posterior(rows.scaled(1 / noise), prior)
         before = noise
         if not fixed_noise:
-            noise = np.maximum(_noise(rows, found, noise_by_task), _EXACT * target)
-        patient = k < _PATIENCE
-        prior = _next_prior(found, prior, n_shared, groups, floor, patient)
-        if not patient and np.all(np.abs(noise - before) < tol * noise) and not fixed_noise:
+            noise = np.maximum(_noise(rows, found, noise, noise_by_task), _EXACT * target)
+        patient = bool(n_shared) and k < _PATIENCE
+        prior = _next_prior(found, prior, n_shared, groups, floor, patient, rows)
+        if not patient and not fixed_noise and abs(np.mean(np.log(noise / before))) < tol:
             break
-    found = posterior(rows.scaled(1 / noise), prior)
+    found = Posterior(rows.scaled(1 / noise), prior)
     return Links(prior, noise, found.coefficients)
 
 
@@ -88,11 +88,11 @@ def _first_loadings(rows: Moments, count: int) -> np.ndarray:
     return loadings
 
 
-def _noise(rows: Moments, found: Posterior, by_task: bool) -> np.ndarray:
+def _noise(rows: Moments, found: Posterior, noise: np.ndarray, by_task: bool) -> np.ndarray:
     """Expected squared errors; those of single tasks as far as they differ more than their rows explain."""
     W = found.coefficients
     errors = rows.const - 2 * np.sum(W * rows.h, axis=1) + np.einsum("ti,tij,tj->t", W, rows.G, W, optimize=True)
-    errors = np.maximum(errors, 0) + np.einsum("tij,tji->t", rows.G, found.spread)
+    errors = np.maximum(errors, 0) + noise * found.uncertain_errors()
     count = rows.rows.sum()
     common = errors.sum() / count
     if not by_task:
@@ -104,30 +104,53 @@ def _noise(rows: Moments, found: Posterior, by_task: bool) -> np.ndarray:
     return (errors + known * common) / (rows.rows + known)
 
 
+def _sizes_of_tasks(squares: np.ndarray, counts: np.ndarray, rows: Moments) -> np.ndarray:
+    """Variances of tasks that share nothing; in units of its target, a task with few features is like the others."""
+    unit = _variances(rows)[:, None]
+    sizes = np.maximum(squares / counts / unit, 1e-12)
+    typical = np.exp(np.log(sizes).mean(axis=0))
+    return unit * (counts * sizes + _TYPICAL * typical) / (counts + _TYPICAL)
+
+
+def _variances(rows: Moments) -> np.ndarray:
+    """The variance of the target within each task; the last feature is 1. Tasks of one row are like the others."""
+    weights = np.maximum(rows.G[:, -1, -1], 1e-300)
+    squares = np.maximum(rows.const - rows.h[:, -1] ** 2 / weights, 0.0)
+    common = max(squares.sum(), 1e-12 * rows.const.sum(), 1e-300) / weights.sum()
+    one_row = weights / np.maximum(rows.rows, 1e-300)
+    return (squares + one_row * common) / (weights + one_row)
+
+
 def _next_prior(
-    found: Posterior, prior: Prior, n_shared: int | None, groups: np.ndarray, floor: float, patient: bool
+    found: Posterior,
+    prior: Prior,
+    n_shared: int | None,
+    groups: np.ndarray,
+    floor: float,
+    patient: bool,
+    rows: Moments,
 ) -> Prior:
     T, d = found.own.shape
     by_group = np.eye(groups.max() + 1)[groups]
-    squares = (found.own**2 + np.einsum("tii->ti", found.own_spread)) @ by_group
+    squares = (found.own**2 + found.own_variances()) @ by_group
     counts = by_group.sum(axis=0)
     if n_shared is None:
-        typical = squares.mean(axis=0) / counts
-        sizes = (squares + _TYPICAL * typical) / (counts + _TYPICAL)
+        sizes = _sizes_of_tasks(squares, counts, rows)
     else:
         sizes = np.tile(squares.mean(axis=0) / counts, (T, 1))
     own = np.maximum(sizes @ by_group.T, floor)
     if n_shared is None:
         return Prior(own, prior.loadings, prior.shared)
     Q = n_shared + 1
-    second = found.shared_spread + (found.shared[:, None, :, None] * found.shared[None, :, None, :]).reshape(Q * Q, d * d)
+    second = found.shared_spread + (found.shared[:, None, :, None] * found.shared[None, :, None, :]).reshape(
+        Q * Q, d * d
+    )
     sizes = np.einsum("qii->q", second.reshape(Q, Q, d, d)[range(Q), range(Q)]) / d
     sizes = np.maximum(sizes, np.mean(own) if patient else floor)
     loadings = prior.loadings.copy()
     if n_shared:
-        (C, g), z = found.left, found.shared
-        quadratic = (C.reshape(T, d * d) @ second.T).reshape(T, Q, Q)
-        right = g @ z[1:].T - quadratic[:, 1:, 0]
+        quadratic = (found.matrix.reshape(T, d * d) @ second.T).reshape(T, Q, Q)
+        right = found.right @ found.shared[1:].T - quadratic[:, 1:, 0]
         u = np.linalg.solve(quadratic[:, 1:, 1:] + np.eye(n_shared), right[..., None])[..., 0]
         scale = np.sqrt(np.mean(u**2, axis=0)) + 1e-12  # loadings have mean square 1
         loadings[:, 1:] = u / scale

@@ -8,6 +8,7 @@ cov(w_tf, w_rf) = sum over q of u_tq u_rq shared_qf. Only the moments of the row
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -47,58 +48,54 @@ class Prior(NamedTuple):
         """With variances multiplied by these factors, one for the own parts and one for each shared part."""
         return Prior(own * self.own, self.loadings, np.asarray(shared)[:, None] * self.shared)
 
-    def covariance(self) -> np.ndarray:
-        """Of the tasks, averaged over features."""
-        linked = (self.loadings * self.shared.mean(axis=1)) @ self.loadings.T
-        return linked + np.diag(self.own.mean(axis=1))
 
+class Posterior:
+    """The parts given rows with noise of variance 1. What is costly is computed on request."""
 
-class Posterior(NamedTuple):
-    """The parts given the rows; what is large stays in the form that the next formula needs."""
+    def __init__(self, rows: Moments, prior: Prior) -> None:
+        (T, d), U, Q = rows.h.shape, prior.loadings, prior.loadings.shape[1]
+        self._rows, self._loadings = rows, U
+        # Own parts out: row sums weighted by the inverse of I + A_t diag(own) A_t^T. Roots of the variances keep the
+        # matrices symmetric, and a variance of zero harmless.
+        root = np.sqrt(prior.own)
+        inner = np.linalg.inv(np.eye(d) + root[:, :, None] * rows.G * root[:, None, :])
+        self._P = root[:, :, None] * inner * root[:, None, :]
+        self._B = self._P @ rows.G
+        C = rows.G - rows.G @ self._B
+        self.matrix = 0.5 * (C + C.swapaxes(1, 2))
+        """Of the least squares problem of the shared part of each task, own parts integrated out."""
+        self.right = rows.h - np.einsum("tji,tj->ti", self._B, rows.h)
+        """The vector of that problem."""
+        self._pairs = (U[:, :, None] * U[:, None, :]).reshape(T, Q * Q)
+        normal = (self._pairs.T @ self.matrix.reshape(T, d * d)).reshape(Q, Q, d, d).swapaxes(1, 2)
+        size = np.sqrt(prior.shared).reshape(Q * d)
+        spread = np.linalg.inv(np.eye(Q * d) + size[:, None] * normal.reshape(Q * d, Q * d) * size)
+        spread = size[:, None] * spread * size
+        self.shared = (spread @ (U.T @ self.right).reshape(Q * d)).reshape(Q, d)
+        """Expected z, shared parts by features."""
+        self.shared_spread = spread.reshape(Q, d, Q, d).swapaxes(1, 2).reshape(Q * Q, d * d)
+        """Covariance of z, (parts * parts) by (features * features)."""
+        middle = U @ self.shared
+        self.own = np.einsum("tij,tj->ti", self._P, rows.h - np.einsum("tij,tj->ti", rows.G, middle))
+        """Expected s, tasks by features."""
+        self.coefficients = middle + self.own
+        """Expected w, tasks by features."""
 
-    own: np.ndarray
-    """Expected s, tasks by features."""
-    shared: np.ndarray
-    """Expected z, shared parts by features."""
-    own_spread: np.ndarray
-    """Covariance of s_t, tasks by features by features."""
-    shared_spread: np.ndarray
-    """Covariance of z, (parts * parts) by (features * features)."""
-    spread: np.ndarray
-    """Covariance of w_t, tasks by features by features."""
-    coefficients: np.ndarray
-    """Expected w, tasks by features."""
-    left: tuple[np.ndarray, np.ndarray]
-    """Matrix and vector of the least squares problem of the shared part of each task, own parts integrated out."""
+    @cached_property
+    def _task_spread(self) -> np.ndarray:
+        """Covariance of the shared part of each task."""
+        return (self._pairs @ self.shared_spread).reshape(self._P.shape)
 
+    def own_variances(self) -> np.ndarray:
+        """Of s, tasks by features."""
+        return np.einsum("tii->ti", self._P) + np.sum((self._B @ self._task_spread) * self._B, axis=2)
 
-def posterior(rows: Moments, prior: Prior) -> Posterior:
-    """The parts, if the rows have noise of variance 1."""
-    T, d = rows.h.shape
-    U, Q = prior.loadings, prior.loadings.shape[1]
-    # Own parts out: row sums weighted by the inverse of I + A_t diag(own) A_t^T. Roots of the variances keep the
-    # matrices symmetric, and a variance of zero harmless.
-    root = np.sqrt(prior.own)
-    inner = np.linalg.inv(np.eye(d) + root[:, :, None] * rows.G * root[:, None, :])
-    P = root[:, :, None] * inner * root[:, None, :]
-    B = P @ rows.G
-    rest = np.eye(d) - B
-    C = rows.G @ rest
-    C = 0.5 * (C + C.swapaxes(1, 2))
-    g = np.einsum("tji,tj->ti", rest, rows.h)
-    if Q == 0:
-        s = np.einsum("tij,tj->ti", P, rows.h)
-        return Posterior(s, np.zeros((0, d)), P, np.zeros((0, d * d)), P, s, (C, g))
-    weights = (U[:, :, None] * U[:, None, :]).reshape(T, Q * Q)
-    matrix = (weights.T @ C.reshape(T, d * d)).reshape(Q, Q, d, d).swapaxes(1, 2).reshape(Q * d, Q * d)
-    size = np.sqrt(prior.shared).reshape(Q * d)
-    covariance = np.linalg.inv(np.eye(Q * d) + size[:, None] * matrix * size)
-    covariance = size[:, None] * covariance * size
-    z = (covariance @ (U.T @ g).reshape(Q * d)).reshape(Q, d)
-    covariance = covariance.reshape(Q, d, Q, d).swapaxes(1, 2).reshape(Q * Q, d * d)
-    of_shared = (weights @ covariance).reshape(T, d, d)
-    middle = U @ z
-    s = np.einsum("tij,tj->ti", P, rows.h - np.einsum("tij,tj->ti", rows.G, middle))
-    own_spread = P + B @ of_shared @ B.swapaxes(1, 2)
-    spread = P + rest @ of_shared @ rest.swapaxes(1, 2)
-    return Posterior(s, z, own_spread, covariance, spread, middle + s, (C, g))
+    def spread(self) -> np.ndarray:
+        """Covariance of w_t, tasks by features by features."""
+        rest = np.eye(self._P.shape[1]) - self._B
+        return self._P + rest @ self._task_spread @ rest.swapaxes(1, 2)
+
+    def uncertain_errors(self) -> np.ndarray:
+        """What the uncertainty of w_t adds to the expected sum of squared errors of each task."""
+        rest = self.matrix - self.matrix @ self._B
+        return np.einsum("tii->t", self._B) + np.sum(rest * self._task_spread, axis=(1, 2))
