@@ -9,6 +9,7 @@ from bilevax.problems.known import (
     known_robust_lower,
     known_robust_upper,
 )
+from bilevax.problems.linked_classifiers import linked_classifiers
 from bilevax.problems.linked_tasks import LinkedTasks, linked_tasks
 from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
@@ -30,6 +31,7 @@ __all__ = [
     "known_quadratic",
     "known_robust_lower",
     "known_robust_upper",
+    "linked_classifiers",
     "linked_tasks",
     "matrix_completion",
     "minimax",

@@ -148,24 +148,37 @@ def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *
     """
     own, loadings, shared = (np.asarray(part, float) for part in (own, loadings, shared))
     G, h = (np.asarray(part, float) for part in train)
-    (K, T, d), J, Q = h.shape, own.shape[1], loadings.shape[-1]
-    wanted = {"own": (K, J, T, d), "loadings": (K, J, T, Q), "shared": (K, J, Q, d)}
-    for name, array in zip(wanted, (own, loadings, shared), strict=True):
-        if array.shape != wanted[name]:
-            raise ValueError(f"linked_tasks: {name} has shape {array.shape}; expected {wanted[name]}.")
-    if not np.all(own > 0) or not np.all(shared >= 0):
-        raise ValueError("linked_tasks: variances of own parts must be positive, those of shared parts not negative.")
-    scales = np.sqrt(own)
+    prior = prior_data("linked_tasks", h.shape, own, loadings, shared)
+    scales = prior["scales"]
     values, vectors = np.linalg.eigh(scales[..., :, None] * G[:, None] * scales[..., None, :])
     held_G, held_h, held_squares, held_rows = valid
     data = {
         "train": {"vectors": vectors, "values": np.maximum(values, 0.0), "h": scales * h[:, None]},
         "valid": {"G": held_G, "h": held_h, "const": 0.5 * held_squares, "rows": held_rows},
-        "scales": scales,
-        "loadings": loadings[..., None] * (np.sqrt(shared)[:, :, None] / scales[:, :, :, None]),
+        **prior,
     }
     data = jax.tree.map(lambda part: jnp.asarray(part, float), data)
-    x0 = {"mix": jnp.full(J, 1 / J), "own": jnp.zeros(J), "shared": jnp.zeros((J, Q))}
-    domain = Product({"mix": Simplex(), "own": Box(-span, span), "shared": Box(-span, span)})
-    y0 = {"s": jnp.zeros((K, J, T, d)), "z": jnp.zeros((K, J, Q, d))}
+    domain, x0, y0 = prior_start(own.shape, loadings.shape[-1], span)
     return LinkedTasks(BilevelProblem(upper, lower, domain, data, structure=STRUCTURE), x0, y0)
+
+
+def prior_data(caller: str, sizes: tuple[int, ...], own: Any, loadings: Any, shared: Any) -> dict[str, np.ndarray]:
+    """What `coefficients` reads, for `sizes` of K folds, T tasks and d features; what does not fit is refused."""
+    (K, T, d), J, Q = sizes, own.shape[1], loadings.shape[-1]
+    wanted = {"own": (K, J, T, d), "loadings": (K, J, T, Q), "shared": (K, J, Q, d)}
+    for name, array in zip(wanted, (own, loadings, shared), strict=True):
+        if array.shape != wanted[name]:
+            raise ValueError(f"{caller}: {name} has shape {array.shape}; expected {wanted[name]}.")
+    if not np.all(own > 0) or not np.all(shared >= 0):
+        raise ValueError(f"{caller}: variances of own parts must be positive, those of shared parts not negative.")
+    scales = np.sqrt(own)
+    relative = np.sqrt(shared)[:, :, None] / scales[:, :, :, None]
+    return {"scales": scales, "loadings": loadings[..., None] * relative}
+
+
+def prior_start(shape: tuple[int, ...], n_shared: int, span: float) -> tuple[Product, X, Y]:
+    """The set, x with equal weights and the sizes of the prior, and y = 0."""
+    K, J, T, d = shape
+    x0 = {"mix": jnp.full(J, 1 / J), "own": jnp.zeros(J), "shared": jnp.zeros((J, n_shared))}
+    y0 = {"s": jnp.zeros((K, J, T, d)), "z": jnp.zeros((K, J, n_shared, d))}
+    return Product({"mix": Simplex(), "own": Box(-span, span), "shared": Box(-span, span)}), x0, y0

@@ -162,8 +162,9 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
             raise ValueError("MultiTaskRegression: all sample weights are zero; at least two rows need a positive one.")
         with one_blas_thread():
             scaled = scaled_rows if linked else separately_scaled_rows
-            rows, units = scaled(X, target, number, weight, len(tasks), classes=self.classes_ is not None)
-            learned = learn(rows, units, options, began=began, linked=linked)
+            classes = self.classes_ is not None
+            rows, units = scaled(X, target, number, weight, len(tasks), classes=classes)
+            learned = learn(rows, units, options, began=began, classes=classes, linked=linked)
         self.tasks_ = tasks
         self.n_rows_by_task_ = np.bincount(number, minlength=len(tasks))
         self._keep(learned, units)

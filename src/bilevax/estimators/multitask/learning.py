@@ -11,6 +11,7 @@ from bilevax.estimators.folds import fold_numbers
 from bilevax.estimators.multitask.candidates import Candidate, candidates, padded
 from bilevax.estimators.multitask.empirical_bayes import Links
 from bilevax.estimators.multitask.held_out import HeldOut
+from bilevax.estimators.multitask.logistic import logistic_samples
 from bilevax.estimators.multitask.options import Options
 from bilevax.estimators.multitask.prior import Prior
 from bilevax.estimators.multitask.rows import Rows, Units
@@ -81,10 +82,14 @@ class Learned(NamedTuple):
     result: Result
 
 
-def learn(rows: Rows, units: Units, options: Options, *, began: float, linked: bool = True) -> Learned:
+def learn(rows: Rows, units: Units, options: Options, *, began: float, classes: bool, linked: bool) -> Learned:
     """Learn from rows; if not `linked`, features of different tasks have nothing to do with each other."""
-    folds = fold_numbers(rows.task, options.n_folds, options.random_state)
-    everything, parts, unit = squared_samples(rows, units, folds, options.n_folds, linked)
+    if classes:  # both classes of each task in every fold, as far as they have rows
+        folds = fold_numbers(2 * rows.task + (rows.b > 0), options.n_folds, options.random_state)
+        everything, parts, unit = logistic_samples(rows, units, folds, options.n_folds)
+    else:
+        folds = fold_numbers(rows.task, options.n_folds, options.random_state)
+        everything, parts, unit = squared_samples(rows, units, folds, options.n_folds, linked)
     n_tasks = rows.n_tasks if linked else 1
     n_parts = _choose_parts(parts, n_tasks)
     kinds = candidates(n_tasks, units, n_parts)
@@ -103,7 +108,7 @@ def learn(rows: Rows, units: Units, options: Options, *, began: float, linked: b
         pooled_losses,
         unit * units.target[1] ** 2,
         everything.n_rows,
-        True,
+        squared=not classes,
     )
     shares = len(kinds) > 1 and held_out.linking_helps
     models, mix = (chosen[-1], x["mix"]) if shares else ([alone], np.ones(1))
