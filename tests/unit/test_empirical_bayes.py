@@ -6,10 +6,16 @@ from scipy.optimize import minimize
 from sklearn.linear_model import RidgeCV
 
 from bilevax.estimators.multitask.empirical_bayes import estimate_links
+from bilevax.estimators.multitask.prior import Moments, Posterior, Prior
 
 
 def moments(A, b):
-    return np.einsum("tna,tnb->tab", A, A), np.einsum("tna,tn->ta", A, b), (b**2).sum(1), np.full(len(b), b.shape[1])
+    counts = np.full(len(b), float(b.shape[1]))
+    return Moments(np.einsum("tna,tnb->tab", A, A), np.einsum("tna,tn->ta", A, b), (b**2).sum(1), counts)
+
+
+def one_group(d):
+    return np.zeros(d, int)
 
 
 def test_variances_are_those_of_the_largest_marginal_likelihood():
@@ -28,8 +34,33 @@ def test_variances_are_those_of_the_largest_marginal_likelihood():
         return np.linalg.slogdet(cov)[1] + b.ravel() @ np.linalg.solve(cov, b.ravel())
 
     best = np.exp(minimize(negative_log_likelihood, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-6}).x)
-    found = estimate_links(*moments(A, b), 0, iterations=3000, tol=1e-10)
-    np.testing.assert_allclose([found.own[0], found.shared[0], found.noise], best, rtol=1e-3)
+    found = estimate_links(moments(A, b), 0, one_group(d), iterations=3000, tol=1e-10)
+    estimates = [found.prior.own[0, 0], found.prior.shared[0, 0], found.noise[0]]
+    np.testing.assert_allclose(estimates, best, rtol=1e-3)
+
+
+def test_coefficients_and_their_covariance_are_those_of_the_dense_posterior():
+    """The joint Gaussian density of all coefficients, written down as one matrix."""
+    rng = np.random.default_rng(3)
+    T, n, d, Q = 4, 5, 3, 2
+    A, b = rng.standard_normal((T, n, d)), rng.standard_normal((T, n))
+    prior = Prior(rng.uniform(0.2, 2, (T, d)), rng.standard_normal((T, Q)), rng.uniform(0.2, 2, (Q, d)))
+    prior.own[0, 1] = 0.0  # a part without variance divides nothing by zero
+    covariance = np.diag(prior.own.ravel())
+    for q in range(Q):
+        u = prior.loadings[:, q]
+        covariance += np.kron(np.outer(u, u), np.diag(prior.shared[q]))
+    rows = np.zeros((T * n, T * d))
+    for t in range(T):
+        rows[t * n : (t + 1) * n, t * d : (t + 1) * d] = A[t]
+    gain = covariance @ rows.T @ np.linalg.inv(rows @ covariance @ rows.T + np.eye(T * n))
+    found = Posterior(moments(A, b), prior)
+    np.testing.assert_allclose(found.coefficients.ravel(), gain @ b.ravel(), atol=1e-10)
+    left = covariance - gain @ rows @ covariance
+    for t in range(T):
+        own = slice(t * d, (t + 1) * d)
+        np.testing.assert_allclose(found.spread()[t], left[own, own], atol=1e-10)
+        np.testing.assert_allclose(found.uncertain_errors()[t], np.trace(A[t].T @ A[t] @ left[own, own]), rtol=1e-9)
 
 
 def planted(seed, noise, T=20, n=15, d=30, rank=2):
@@ -46,7 +77,7 @@ def test_a_plane_of_coefficients_is_found_where_single_tasks_have_too_few_rows(s
     """If parts may shrink from the first iteration on, seed 0 loses one of two and has twenty times the error."""
     A, b, W = planted(seed, 0.1)
     alone = np.stack([RidgeCV(np.geomspace(1e-3, 1e4, 30)).fit(x, y).coef_ for x, y in zip(A, b, strict=True)])
-    found = estimate_links(*moments(A, b), n_shared)
+    found = estimate_links(moments(A, b), n_shared, one_group(30))
     error = lambda guess: np.mean((guess - W) ** 2)  # noqa: E731
     assert error(found.coefficients) < share * error(alone)
 
@@ -55,6 +86,19 @@ def test_tasks_with_nothing_in_common_share_nothing():
     rng = np.random.default_rng(1)
     A, W = rng.standard_normal((10, 60, 5)), rng.standard_normal((10, 5))
     b = np.einsum("tnd,td->tn", A, W) + 0.3 * rng.standard_normal((10, 60))
-    found = estimate_links(*moments(A, b), 0)
+    found = estimate_links(moments(A, b), 0, one_group(5))
     np.testing.assert_allclose(found.coefficients, W, atol=0.25)
-    assert found.shared[0] < found.own[0]
+    assert found.prior.shared[0, 0] < found.prior.own[0, 0]
+
+
+def test_noise_differs_between_tasks_only_as_far_as_rows_show_it():
+    rng = np.random.default_rng(2)
+    T, n, d = 40, 30, 3
+    A, W = rng.standard_normal((T, n, d)), rng.standard_normal(d)
+    for sizes, error in ((np.full(T, 0.5), 0.1), (np.geomspace(0.1, 3.0, T), 0.35)):
+        b = np.einsum("tnd,d->tn", A, W) + sizes[:, None] * rng.standard_normal((T, n))
+        noise = estimate_links(moments(A, b), 0, one_group(d), noise_by_task=True).noise
+        assert np.median(np.abs(np.log(np.sqrt(noise) / sizes))) < error
+    # Equal noise: estimates of single tasks scatter by a fifth, these hardly.
+    b = np.einsum("tnd,d->tn", A, W) + 0.5 * rng.standard_normal((T, n))
+    assert np.std(np.log(estimate_links(moments(A, b), 0, one_group(d), noise_by_task=True).noise)) < 0.1
