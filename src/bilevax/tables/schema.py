@@ -204,9 +204,8 @@ def _labels(table: Table, target: str, loss: Loss) -> tuple[str, str] | None:
 def _check_tasks(table: Table, task: str) -> None:
     counts = Counter(as_words(table[task]))
     if len(counts) == 1:
-        raise ValueError(
-            f"{table.name}: the task {task!r} is always {shortened(next(iter(counts)))}; expected several."
-        )
+        only = shortened(next(iter(counts)))
+        raise ValueError(f"{table.name}: the task {task!r} is always {only}; expected several tasks.")
     if max(counts.values()) == 1:
         raise ValueError(
             f"{table.name}: every task ({task!r}) has one row, and nothing can be learned; is this the right column?"
