@@ -33,8 +33,9 @@ class SmallRidge(BaseEstimator):
 
 
 def _check(model):
-    if len(np.unique(model.tasks_)) < len(model.tasks_):
-        raise ValueError("two tasks have one name")
+    """`predict` searches for tasks in their order."""
+    if np.any(model.tasks_[1:] <= model.tasks_[:-1]):
+        raise ValueError("the tasks are not distinct and sorted")
 
 
 FORMAT = ModelFormat(

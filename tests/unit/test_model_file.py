@@ -94,7 +94,7 @@ BAD = {
     "text": (None, {"coef_": np.array([["a"] * 3] * 2)}, "coef_ holds <U1"),
     "nan": (None, {"coef_": np.full((2, 3), np.nan)}, "coef_ holds numbers that are not finite"),
     "missing": (None, {"coef_": None}, "coef_"),
-    "check": (None, {"tasks_": np.array(["a", "a"])}, "two tasks have one name"),
+    "check": (None, {"tasks_": np.array(["a", "a"])}, "the tasks are not distinct and sorted"),
 }
 
 
