@@ -425,7 +425,7 @@ def test_a_schema_gives_arrays_and_a_line_about_them():
     classes = schema_of(table, target="z", features=["x"])
     assert classes.labels == ("no", "yes") and classes.loss == "logistic" and classes.tasks_of(table) is None
     np.testing.assert_array_equal(classes.outcomes_of(table), [0, 1, 0, 1, 0])
-    assert "classes no (60 %) and yes (40 %)" in describe(table, classes)
+    assert "classes no (60 %), yes (40 %)" in describe(table, classes)
     with pytest.raises(ValueError, match="the target 'z' is 'maybe' in 1 rows; expected no or yes"):
         classes.outcomes_of(table_of(x=[1, 1], z=["maybe", "no"]))
     for one in (schema, classes):
@@ -451,7 +451,7 @@ ROLES = {
     "text": ({"target": "z", "loss": "squared"}, "the target 'z' holds text, and the squared loss needs numbers"),
     "classes": (
         {"target": "y", "loss": "logistic"},
-        r"'y' has 5 classes \(1, 2, 3, 4, 7\), and models of classes need",
+        r"'y' has 5 classes \(1, 2, 3, 4, 7\), and 2 is the limit",
     ),
     "alone": ({"target": "y", "task": "x"}, "every task .'x'. has one row"),
     "loss": ({"target": "y", "loss": "hinge"}, "loss must be 'auto', 'squared' or 'logistic', got 'hinge'"),
