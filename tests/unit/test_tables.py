@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pandas
 import pyarrow
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, example, given, settings

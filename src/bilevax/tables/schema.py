@@ -199,8 +199,8 @@ def _labels(table: Table, target: str, loss: Loss, most: int) -> tuple[str, ...]
     if len(distinct) > most:
         names, more = listed(as_words(np.array(distinct[:5], object))), ", ..." * (len(distinct) > 5)
         raise ValueError(
-            f"{table.name}: the target {target!r} has {len(distinct)} classes ({names}{more}), and {most} is the limit; "
-            "keep the rows of some classes, or predict one class against the rest."
+            f"{table.name}: the target {target!r} has {len(distinct)} classes ({names}{more}), and {most} is the "
+            "limit; keep the rows of some classes, or predict one class against the rest."
         )
     return tuple(as_words(np.array(distinct, object)))
 
