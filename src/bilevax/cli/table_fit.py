@@ -115,8 +115,8 @@ def _held_out(schema: Schema, table: Table, options: argparse.Namespace) -> np.n
     check_split(options, int(held_out.sum()), len(held_out), "rows")
     if len(np.unique(y[~held_out])) < 2:
         raise ValueError(
-            f"{table.name}: the target {schema.target!r} is constant in the {int(np.sum(~held_out))} rows to learn from; "
-            "give a smaller --test-fraction."
+            f"{table.name}: the target {schema.target!r} is constant in the {int(np.sum(~held_out))} rows to learn "
+            "from; give a smaller --test-fraction."
         )
     return held_out
 
