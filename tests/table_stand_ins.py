@@ -60,7 +60,7 @@ class StandInTasks(_StandIn):
 
 
 class StandInWeights(_StandIn):
-    """One ridge; weights are absolute values."""
+    """One ridge; weights are small for large coefficients."""
 
     def fit(self, X, y):
         self.n_classes_ = len(np.unique(y)) if self.loss == "logistic" else 0
@@ -68,8 +68,8 @@ class StandInWeights(_StandIn):
         T = np.eye(self.n_classes_)[y.astype(int)].T if self.n_classes_ > 2 else [y]
         solved = np.array([_ridge(A, t) for t in T])
         self.coef_, self.intercept_ = solved[:, :-1], solved[:, -1]
-        self.weights_ = np.abs(self.coef_).max(axis=0)
-        self.ranking_ = np.argsort(-self.weights_)
+        self.weights_ = 1 / np.abs(self.coef_).max(axis=0)
+        self.ranking_ = np.argsort(self.weights_)
         if self.n_classes_ <= 2:
             self.coef_ = self.coef_[0]
         return self._end("weights")
@@ -96,6 +96,6 @@ FORMATS = {
         "stand-in weights",
         StandInWeights,
         {"n_classes_": int},
-        {"coef_": "f", "intercept_": "c", "weights_": "f", "ranking_": "f"},
+        {"coef_": "f|cf", "intercept_": "c", "weights_": "f", "ranking_": "f"},
     ),
 }

@@ -9,6 +9,7 @@ from small_estimator import FORMAT, SmallRidge
 from bilevax import estimators
 from bilevax.estimators import model_file
 from bilevax.estimators.choices import Choice
+from bilevax.estimators.model_file import ModelFormat
 from bilevax.estimators.saved import FORMATS
 from bilevax.tables import read_table, schema_of
 
@@ -66,6 +67,35 @@ def test_the_kind_decides_which_estimator_is_made(path, tmp_path, monkeypatch):
     assert isinstance(found, estimators.MatrixCompletion) and len(row_ids) == 2
 
 
+def test_values_of_every_kind_come_back(tmp_path):
+    class Rich(SmallRidge):
+        pass
+
+    form = ModelFormat(
+        "rich", Rich,
+        {"mean_": float, "mix_": list, "errors_": dict, "name_": str, "n_": int, "on_": bool, "no_": float},
+        {"coef_": "f|cf", "intercept_": "|c", "root": "ff", "none_": "f", "gone_": "f"}, {"tasks_": "t"},
+        optional=frozenset({"root", "none_", "gone_", "no_"}),
+        derived=lambda model: {"root": model.inside["root"]},
+        restore=lambda model, values: model_file.set_attributes(
+            model, {"inside": {"root": values["root"]}, **{name: v for name, v in values.items() if name != "root"}}
+        ),
+    )  # fmt: skip
+    values = {"mean_": np.float64(2), "mix_": [("a", 0.5), ("b", np.float32(0.5))], "errors_": {"x": 1.5}, "name_": "n"}
+    values |= {"n_": np.int64(3), "on_": np.bool_(True), "no_": None, "tasks_": np.array(["p", "q"], object)}
+    values |= {"inside": {"root": np.eye(3)}, "none_": None, "choices_": []}
+    for shapes in ({"coef_": np.ones(3), "intercept_": 2.5}, {"coef_": np.ones((2, 3)), "intercept_": np.ones(2)}):
+        model = Rich()
+        model_file.set_attributes(model, values | shapes)
+        again, _ = model_file.load(form.save(model, tmp_path / "m"), [form])
+        assert (again.mean_, again.mix_, again.errors_) == (2.0, [["a", 0.5], ["b", 0.5]], {"x": 1.5})
+        assert (again.name_, again.n_, again.on_, again.no_, again.none_) == ("n", 3, True, None, None)
+        assert not hasattr(again, "gone_") and again.tasks_.tolist() == ["p", "q"]
+        np.testing.assert_array_equal(again.inside["root"], np.eye(3))
+        np.testing.assert_array_equal(again.coef_, shapes["coef_"])
+        assert np.shape(again.intercept_) == np.shape(shapes["intercept_"])
+
+
 def set_(*way, to):
     def change(header):
         inner = header
@@ -93,7 +123,8 @@ BAD = {
     "dimensions": (None, {"coef_": np.ones(3)}, "coef_ has shape .3,."),
     "text": (None, {"coef_": np.array([["a"] * 3] * 2)}, "coef_ holds <U1"),
     "nan": (None, {"coef_": np.full((2, 3), np.nan)}, "coef_ holds numbers that are not finite"),
-    "missing": (None, {"coef_": None}, "coef_"),
+    "missing": (None, {"coef_": None}, "coef_ is missing"),
+    "absent": (set_("absent", to=["coef_"]), {}, "'coef_'.* are missing"),
     "check": (None, {"tasks_": np.array(["a", "a"])}, "the tasks are not distinct and sorted"),
 }
 

@@ -46,7 +46,8 @@ def fit(estimator: Any, schema: Schema, table: Table) -> Any:
     """Fit the estimator to a table."""
     tasks = schema.tasks_of(table)
     given = {} if tasks is None else {"task": tasks}
-    return estimator.fit(schema.features_of(table), schema.outcomes_of(table), **given)
+    y = schema.outcomes_of(table)
+    return estimator.fit(schema.features_of(table), y if schema.labels is None else y.astype(int), **given)
 
 
 def predict(estimator: Any, schema: Schema, table: Table) -> np.ndarray:

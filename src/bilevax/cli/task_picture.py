@@ -25,6 +25,17 @@ def similar_first(correlation: np.ndarray) -> np.ndarray:
     return leaves_list(linkage(squareform(distance, checks=False), "average", optimal_ordering=len(distance) <= 400))
 
 
+def _ends(correlation: np.ndarray) -> tuple[float, float]:
+    """The ends of the scale: around zero if tasks may oppose each other, else where almost all correlations are."""
+    between = correlation[~np.eye(len(correlation), dtype=bool)]
+    low, high = np.quantile(between, [0.01, 0.99])
+    if low < -0.05:
+        end = float(max(-low, high))
+        return -end, end
+    low = np.floor(20 * max(float(low), 0.0)) / 20 if high - low > 0.1 else float(low)
+    return min(low, 0.999), 1.0 if high > low else float(high)
+
+
 def draw_tasks(file: Path, tasks: Sequence[str], correlation: np.ndarray) -> bool:
     """Draw the map; False if there are not two tasks."""
     from bilevax.drawing.figures import new_figure, save
@@ -37,7 +48,9 @@ def draw_tasks(file: Path, tasks: Sequence[str], correlation: np.ndarray) -> boo
     side = 2.6 + 0.42 * count if count <= _MOST_NUMBERS else float(np.clip(2.6 + 0.14 * count, 6, 9.5))
     figure.set_size_inches(max(side, 4) + 1.1, side)
     axis.grid(False)
-    image = axis.imshow(correlation[np.ix_(order, order)], cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    low, high = _ends(correlation)
+    colours = "RdBu_r" if low < 0 else "viridis"
+    image = axis.imshow(correlation[np.ix_(order, order)], cmap=colours, vmin=low, vmax=high, interpolation="nearest")
     axis.spines[:].set_visible(False)
     names = [shortened_name(tasks[number]) for number in order]
     every = -(-count // _MOST_LABELS)
@@ -51,11 +64,13 @@ def draw_tasks(file: Path, tasks: Sequence[str], correlation: np.ndarray) -> boo
         for i, row in enumerate(order):
             for j, column in enumerate(order):
                 value = correlation[row, column]
-                colour = "white" if abs(value) > 0.6 else "black"
+                dark = abs(value) > 0.6 * high if low < 0 else value < (low + high) / 2
+                colour = "white" if dark else "black"
                 axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    digits = 2 if high - low > 0.1 else 3
     bar = figure.colorbar(image, ax=axis, shrink=0.7, pad=0.02)
     bar.outline.set_visible(False)
-    bar.set_ticks([-1, -0.5, 0, 0.5, 1])
+    bar.set_ticks(np.linspace(low, high, 5), labels=[f"{tick:.{digits}f}" for tick in np.linspace(low, high, 5)])
     bar.ax.tick_params(labelsize=8)
     bar.set_label("correlation of coefficients", fontsize=9)
     title = f"How {count} tasks relate" + ("; similar tasks stand together" if count > 2 else "")

@@ -47,26 +47,31 @@ def _baselines(schema: Schema, train: Table) -> Mapping[str, Predict]:
 
 
 def _write_weights(folder: Path, trial: Trial) -> str:
-    """A line for each feature, those that matter most first."""
+    """A line for each feature, the most useful first: its l2 weight, coefficients and effects."""
     model, names = trial.estimator, trial.schema.encoder.names
-    coef = np.atleast_2d(model.coef_)
+    coef, effects = np.atleast_2d(model.coef_), _effects(trial)
     labels = trial.schema.labels
-    heads = ["coefficient"] if len(coef) == 1 or labels is None else [f"coefficient of {label}" for label in labels]
-    order = np.asarray(model.ranking_).tolist()
+    of = [""] if len(coef) == 1 or labels is None else [f" of {label}" for label in labels]
     rows = (
-        [place + 1, names[f], f"{model.weights_[f]:.6g}", *(f"{value:.6g}" for value in coef[:, f])]
-        for place, f in enumerate(order)
+        [place + 1, names[f], *(f"{value:.6g}" for value in (model.weights_[f], *coef[:, f], *effects[:, f]))]
+        for place, f in enumerate(np.asarray(model.ranking_).tolist())
     )
+    heads = [f"{word}{label}" for word in ("coefficient", "effect of one standard deviation") for label in of]
     return write_csv(folder / "weights.csv", ["rank", "feature", "weight", *heads], rows).name
 
 
 def _draw(file: Path, trial: Trial) -> bool:
-    model = trial.estimator
-    # Of several classes, the largest coefficient of each feature is drawn.
-    coef = np.atleast_2d(model.coef_)
-    largest = coef[np.abs(coef).argmax(axis=0), np.arange(coef.shape[1])]
+    model, effects = trial.estimator, _effects(trial)
+    # Of several classes, the largest effect of each feature is drawn.
+    largest = effects[np.abs(effects).argmax(axis=0), np.arange(effects.shape[1])]
     names = trial.schema.encoder.names
     return draw_weights(file, names, np.asarray(model.ranking_), np.asarray(model.weights_), largest)
+
+
+def _effects(trial: Trial) -> np.ndarray:
+    """Coefficients times the standard deviation of their feature, classes by features."""
+    effects: np.ndarray = np.atleast_2d(trial.estimator.coef_) * trial.schema.features_of(trial.train).std(axis=0)
+    return effects
 
 
 _COMMAND = TableCommand("weights", _estimator, MOST_CLASSES, _baselines, _write_weights, "weights.png", _draw)
