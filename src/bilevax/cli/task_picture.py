@@ -30,10 +30,9 @@ def _ends(correlation: np.ndarray) -> tuple[float, float]:
     between = correlation[~np.eye(len(correlation), dtype=bool)]
     low, high = np.quantile(between, [0.01, 0.99])
     if low < -0.05:
-        end = float(max(-low, high))
+        end = float(max(-low, high, 0.5))
         return -end, end
-    low = np.floor(20 * max(float(low), 0.0)) / 20 if high - low > 0.1 else float(low)
-    return min(low, 0.999), 1.0 if high > low else float(high)
+    return max(0.0, min(np.floor(20 * float(low)) / 20, 0.9)), 1.0  # a narrower scale would show noise
 
 
 def draw_tasks(file: Path, tasks: Sequence[str], correlation: np.ndarray) -> bool:
@@ -67,13 +66,14 @@ def draw_tasks(file: Path, tasks: Sequence[str], correlation: np.ndarray) -> boo
                 dark = abs(value) > 0.6 * high if low < 0 else value < (low + high) / 2
                 colour = "white" if dark else "black"
                 axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
-    digits = 2 if high - low > 0.1 else 3
     bar = figure.colorbar(image, ax=axis, shrink=0.7, pad=0.02)
     bar.outline.set_visible(False)
-    bar.set_ticks(np.linspace(low, high, 5), labels=[f"{tick:.{digits}f}" for tick in np.linspace(low, high, 5)])
+    bar.set_ticks(np.linspace(low, high, 5), labels=[f"{tick:.2f}" for tick in np.linspace(low, high, 5)])
     bar.ax.tick_params(labelsize=8)
     bar.set_label("correlation of coefficients", fontsize=9)
+    between = correlation[~np.eye(count, dtype=bool)]
     title = f"How {count} tasks relate" + ("; similar tasks stand together" if count > 2 else "")
-    axis.set_title(title + (f", one in {every} is named" if every > 1 else ""), fontsize=10, pad=10)
+    title += f", one in {every} is named" if every > 1 else ""
+    axis.set_title(f"{title}\ncorrelations from {between.min():.3g} to {between.max():.3g}", fontsize=10, pad=10)
     save(figure, file)
     return True

@@ -17,7 +17,8 @@ def draw_weights(
 ) -> bool:
     """Draw effects and weights of the leading features, the most useful on top; False if there is no feature.
 
-    An l2 weight holds a coefficient back, so that useful features have small ones. They span powers of ten.
+    An l2 weight holds a coefficient back, so that useful features have small ones. They span powers of ten. Weights and
+    effects are those of features that are divided by their standard deviation.
     """
     from bilevax.drawing.figures import PALETTE, new_figure, save
 
@@ -31,7 +32,7 @@ def draw_weights(
     left.axvline(0, color="#555555", linewidth=0.8)
     left.set_xlabel("effect of one standard deviation")
     right.plot(weights[leading], places, "o", color=PALETTE[1], markersize=5)
-    right.set_xlabel("l2 weight: small for useful features")
+    right.set_xlabel("l2 weight of the standardized feature: small if useful")
     if np.all(weights > 0):
         right.set_xscale("log")
         right.set_xlim(weights.min() / 1.5, weights.max() * 1.5)  # those of all features, not of the leading ones

@@ -64,14 +64,20 @@ def _draw(file: Path, trial: Trial) -> bool:
     model, effects = trial.estimator, _effects(trial)
     # Of several classes, the largest effect of each feature is drawn.
     largest = effects[np.abs(effects).argmax(axis=0), np.arange(effects.shape[1])]
-    names = trial.schema.encoder.names
-    return draw_weights(file, names, np.asarray(model.ranking_), np.asarray(model.weights_), largest)
+    weights = np.asarray(model.weights_) / np.maximum(_deviations(trial), 1e-300) ** 2
+    return draw_weights(file, trial.schema.encoder.names, np.asarray(model.ranking_), weights, largest)
 
 
 def _effects(trial: Trial) -> np.ndarray:
     """Coefficients times the standard deviation of their feature, classes by features."""
-    effects: np.ndarray = np.atleast_2d(trial.estimator.coef_) * trial.schema.features_of(trial.train).std(axis=0)
+    effects: np.ndarray = np.atleast_2d(trial.estimator.coef_) * _deviations(trial)
     return effects
+
+
+def _deviations(trial: Trial) -> np.ndarray:
+    """The standard deviation of each feature in the training rows."""
+    deviations: np.ndarray = trial.schema.features_of(trial.train).std(axis=0)
+    return deviations
 
 
 _COMMAND = TableCommand("weights", _estimator, MOST_CLASSES, _baselines, _write_weights, "weights.png", _draw)
