@@ -12,6 +12,7 @@ class _StandIn(BaseEstimator):
     """Counts its fits; `status` is what the next ones end with."""
 
     fits = 0
+    rows: list[int] = []  # noqa: RUF012
     statuses: list[str] = []  # noqa: RUF012
 
     def __init__(self, loss="auto", time_limit=None, random_state=0, verbose=0, checkpoint=None):
@@ -21,8 +22,9 @@ class _StandIn(BaseEstimator):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
-    def _end(self, question):
+    def _end(self, question, rows):
         type(self).fits += 1
+        self.rows.append(rows)
         self.status_ = self.statuses.pop(0) if self.statuses else "CONVERGED"
         self.message_, self.seconds_, self.trace_ = "all is well", 0.5, None
         self.choices_ = [Choice(question, "yes", "no", 0.1, 0.01)]
@@ -48,7 +50,7 @@ class StandInTasks(_StandIn):
         self.own_coef_, self.pooled_coef_, self.coef_std_ = own[:, :-1], all_rows[:-1], np.ones_like(self.coef_)
         self.pull_ = np.full(len(self.tasks_), 0.5)
         self.task_correlation_ = self.task_covariance_ = np.eye(len(self.tasks_))
-        return self._end("sharing")
+        return self._end("sharing", len(X))
 
     def predict(self, X, *, task):
         t = np.searchsorted(self.tasks_, task)
@@ -72,7 +74,7 @@ class StandInWeights(_StandIn):
         self.ranking_ = np.argsort(self.weights_)
         if self.n_classes_ <= 2:
             self.coef_ = self.coef_[0]
-        return self._end("weights")
+        return self._end("weights", len(X))
 
     def predict(self, X):
         return X @ self.coef_ + self.intercept_[0]

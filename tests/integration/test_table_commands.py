@@ -10,7 +10,10 @@ import pytest
 from table_stand_ins import FORMATS, StandInTasks, StandInWeights
 
 from bilevax import cli, estimators
+from bilevax.cli.table_report import verdict
+from bilevax.cli.table_trial import Trial
 from bilevax.estimators import saved
+from bilevax.tables import read_table, schema_of
 from bilevax.tables.hold_out import split_rows
 
 
@@ -22,6 +25,7 @@ def stand_ins(monkeypatch):
     for kind in (StandInTasks, StandInWeights):
         monkeypatch.setattr(kind, "fits", 0)
         monkeypatch.setattr(kind, "statuses", [])
+        monkeypatch.setattr(kind, "rows", [])
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def test_multitask_reports_writes_and_saves(path, frame, tmp_path, capsys):
     coefficients = rows_of(out / "coefficients.csv")
     assert len(coefficients) == 7 * 3 and set(coefficients[0]) >= {"task", "feature", "coefficient", "own", "pooled"}
     assert (out / "tasks.png").read_bytes().startswith(b"\x89PNG")
-    assert f"A fit of all 121 rows is saved in {model}" in printed and StandInTasks.fits == 2
+    assert f"A fit of all 121 rows is saved in {model}" in printed and StandInTasks.rows == [97, 121]
     estimator, schema = estimators.load(model)
     assert schema.encoder.names == ["hours", "sex=f", "sex=m"] and estimator.tasks_.tolist() == sorted(
         set(frame["school"])
@@ -206,6 +210,39 @@ def test_a_picture_without_matplotlib_is_said(path, tmp_path, capsys, monkeypatc
 
 
 TASKS = ["multitask", "--task", "school", "--target", "score"]
+
+
+def test_rows_held_out_decide_nothing(path, frame, tmp_path, capsys):
+    """A column that varies only in a row held out is no feature of the trial, and one of the saved model."""
+    out, model = tmp_path / "out", tmp_path / "model.npz"
+    options = ["--target", "score", *OTHERS, "--out", out, "--model", model, "--quiet"]
+    assert run("weights", path, *options) == 0
+    held = int(rows_of(out / "predictions.csv")[0]["row"]) - 1
+    frame.assign(odd=np.arange(len(frame)) == held).to_csv(path, index=False)
+    assert run("weights", path, *options) == 0
+    assert "odd" not in json.loads((out / "metrics.json").read_text())["features"]
+    assert "odd" in estimators.load(model)[1].encoder.names
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        (0.2, "predicts better than the best plain model: RMSE lower than with ridge by 0.8"),
+        (1.0, "predicts as well as the best plain model, within two standard errors: RMSE lower than with ridge by"),
+        (3.0, "predicts worse than the best plain model: RMSE higher than with ridge by 2"),
+    ],
+)
+def test_the_verdict_compares_with_the_best_plain_model(ours, words):
+    noise = np.random.default_rng(0).normal(size=(3, 4000)) * np.array([[ours], [1.0], [2.0]])
+    schema = schema_of(read_table({"x": [1, 2, 3], "y": [1, 2, 3]}), target="y")
+    predictions = {"StandInWeights": noise[0], "ridge": noise[1], "lasso": noise[2]}
+    trial = Trial(StandInWeights(), schema, None, None, np.zeros(4000), predictions)
+    said = verdict(trial)
+    assert "standard error" in said and words in said.replace(
+        "higher than with ridge by 0.0", "lower than with ridge by 0.0"
+    )
+
+
 REFUSED = {
     "no file": ([*TASKS], "nowhere.csv is not there", "nowhere.csv"),
     "target": (
@@ -227,6 +264,7 @@ REFUSED = {
         "of 121 rows holds out none; give a larger one",
         None,
     ),
+    "folder": ([*TASKS, "--drop", "id", "--out", "FILE"], "is a file; give a folder", None),
     "seed": ([*TASKS, "--seed", "-1"], "--seed must be at least 0", None),
     "time": ([*TASKS, "--time-limit", "0"], "--time-limit must be a positive number of seconds, got 0", None),
     "separator": ([*TASKS, "--separator", ";"], "there is no column 'score'", None),
@@ -238,7 +276,8 @@ def test_wrong_input_is_one_line_before_any_work(name, path, tmp_path, capsys):
     (command, *options), words, file = REFUSED[name]
     table = path if file is None else tmp_path / file
     made = ["--out", tmp_path / "made", "--model", tmp_path / "made.npz", "--checkpoint", tmp_path / "saved"]
-    assert run(command, table, *options, *made) == 2
+    options = [path if option == "FILE" else option for option in options]
+    assert run(command, table, *made, *options) == 2
     said = capsys.readouterr()
     assert any(part in said.err for part in words.split("|")) and said.err.count("\n") == 1, said.err
     assert said.out == "" and sorted(file.name for file in tmp_path.iterdir()) == ["pupils.csv"]

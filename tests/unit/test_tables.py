@@ -170,13 +170,15 @@ def test_the_same_columns_as_pandas(file, reader):
 
 FIELD = st.one_of(
     st.sampled_from(["1", "2.5", "-1e5", "NA", "", "true", "x", '"q"', '"a,b"', '""', '"x""y"', " 1 ", ' "z"', "inf"]),
-    st.text('ab1.,"\r\n\t ;_-+eE\x1f\xa0é', max_size=5),
+    st.sampled_from(['a"b', '"a"b', '"two\nlines"', '"say \\"no\\""', "a\rb", '"a', "x\x00"]),
+    st.text('ab1."\\\r\t ;_-+eE\x1f\xa0é', max_size=5),
 )
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(FIELD, min_size=2, max_size=3), min_size=1, max_size=6), st.sampled_from(["\n", "\r\n"]))
+@given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
 @example([["1", '"x'], ['y"', "2"]], "\n")
+@example([['"a\\"', '"b"']], "\n")
 def test_both_readers_of_text_agree(tmp_path_factory, rows, end):
     path = tmp_path_factory.getbasetemp() / "agree.csv"
     content = "a,b\n" + end.join(",".join(row) for row in rows)
@@ -200,6 +202,12 @@ def test_most_files_are_read_by_pyarrow(file, monkeypatch):
     monkeypatch.setattr("bilevax.tables.text_table.slow_columns", lambda *given: pytest.fail("read slowly"))
     for content in (text(","), text(";"), text(",").replace("red", '"red"'), 'a,b\n"x, y",1\n"two\nlines",\n'):
         read_table(file(content))
+
+
+def test_lines_inside_of_fields_may_stand_anywhere_in_a_long_file(file, monkeypatch):
+    monkeypatch.setattr("bilevax.tables.text_table.slow_columns", lambda *given: pytest.fail("read slowly"))
+    table = read_table(file("a,b\n" + '"two\nlines, or more",1\n' * 100_000))
+    assert len(table) == 100_000 and set(table["a"]) == {"two\nlines, or more"} and np.all(table["b"] == 1)
 
 
 BAD = {
