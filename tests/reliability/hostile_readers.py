@@ -127,14 +127,19 @@ def forged_header(content):
     return build
 
 
-def forged_model(change, part):
-    with zipfile.ZipFile(io.BytesIO(model_file())) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with io.BytesIO(members["header.npy"]) as stream:
-        header = json.loads(str(np.load(stream)))
-    out = io.BytesIO()
-    np.save(out, np.array(json.dumps(forged(header, change, part))))
-    return zipped({**members, "header.npy": out.getvalue()})
+def forged_model(content):
+    """A model file with another header."""
+
+    def build(change, part):
+        with zipfile.ZipFile(io.BytesIO(content())) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with io.BytesIO(members["header.npy"]) as stream:
+            header = json.loads(str(np.load(stream)))
+        out = io.BytesIO()
+        np.save(out, np.array(json.dumps(forged(header, change, part))))
+        return zipped({**members, "header.npy": out.getvalue()})
+
+    return build
 
 
 # ---- valid files
@@ -366,7 +371,7 @@ READERS = {
     "trace.csv": Reader(raw(lambda: run_files()["trace.csv"]), bx.Trace.from_csv, "trace.csv"),
     "model": Reader(raw(model_file), model, "model.npz"),
     "model, arrays": Reader(in_archive(model_file), model, "model.npz"),
-    "model, forged header": Reader(forged_model, model, "model.npz"),
+    "model, forged header": Reader(forged_model(model_file), model, "model.npz"),
     "ratings CSV": Reader(raw(lambda: CSV), of_user, "ratings.csv"),
     "ratings TSV": Reader(raw(lambda: TSV), of_user, "ratings.tsv"),
     "ratings gzip": Reader(raw(lambda: gzip.compress(CSV, mtime=0)), of_user, "ratings.csv.gz"),

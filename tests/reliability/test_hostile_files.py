@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from bombs import bombs, gzip_bomb
-from hostile_readers import READERS, TRIPLE
+from hostile_readers import READERS as FILE_READERS
+from hostile_readers import TRIPLE
+from hostile_tables import TABLE_READERS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import DIGITS, HUGE, OPERATIONS, mutated
@@ -23,6 +25,7 @@ from bilevax.estimators import MatrixCompletion
 from bilevax.files import unpacked
 from bilevax.ratings import read_ratings
 
+READERS = FILE_READERS | TABLE_READERS
 QUICK = 60
 SLOW, SLOW_SECONDS = 100_000, 600
 

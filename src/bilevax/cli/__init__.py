@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from bilevax import __version__
-from bilevax.cli import complete, datasets, demo, methods, predict, recommend, reproduce, resume
+from bilevax.cli import complete, datasets, demo, methods, multitask, predict, recommend, reproduce, resume, weights
 from bilevax.runs.lock import Busy
 
-COMMANDS = (demo, reproduce, methods, datasets, complete, resume, predict, recommend)
+COMMANDS = (demo, reproduce, methods, datasets, complete, multitask, weights, resume, predict, recommend)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from bilevax.files import write_text
 
 NAME = "command.json"
-_FOLDER = {"complete": "checkpoint", "reproduce": "out"}
+_FOLDER = {"complete": "checkpoint", "multitask": "checkpoint", "weights": "checkpoint", "reproduce": "out"}
 """The commands that can be resumed, and the option that names their folder."""
 _KIND, _MOST = "bilevax command", 1_000_000  # bytes
 
@@ -43,13 +43,14 @@ def read(folder: Path, parser: Callable[[], argparse.ArgumentParser]) -> argpars
         raise ValueError(f"there is no folder {folder}.")
     if not (folder / NAME).is_file():
         raise ValueError(
-            f"{folder} has no {NAME}; only the folder of `complete --checkpoint` or of `reproduce` can be resumed."
+            f"{folder} has no {NAME}; only the folder of `complete --checkpoint`, of `multitask` or `weights` with "
+            "--checkpoint, or of `reproduce` can be resumed."
         )
     content = _content(folder)
     arguments = content["arguments"]
     refused = f"{folder / NAME} does not hold a command that can be resumed"
     if not arguments or arguments[0] not in _FOLDER:
-        raise ValueError(f"{refused}: it must begin with {' or '.join(_FOLDER)}.")
+        raise ValueError(f"{refused}: it must begin with {', '.join(list(_FOLDER)[:-1])} or {list(_FOLDER)[-1]}.")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -58,8 +59,8 @@ def read(folder: Path, parser: Callable[[], argparse.ArgumentParser]) -> argpars
         last = said.getvalue().strip().splitlines()[-1:]
         raise ValueError(f"{refused}: {' '.join(last)}") from None
     named = _FOLDER[options.command]
-    if options.command == "complete" and options.checkpoint is None:
-        raise ValueError(f"{refused}: it has no --checkpoint.")
+    if getattr(options, named) is None:
+        raise ValueError(f"{refused}: it has no --{named}.")
     for name, given in vars(options).items():
         if isinstance(given, Path):  # the command read it from the folder that it was started in
             setattr(options, name, Path(content["started_in"]) / given)

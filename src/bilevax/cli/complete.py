@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from bilevax.cli import command_file
-from bilevax.cli.checks import check_at_least, check_file, check_folder, check_given
 from bilevax.cli.columns import add_columns
 from bilevax.cli.completion_report import compute_metrics, report, summary, write_results
 from bilevax.cli.completion_trial import Trial, run_trial
+from bilevax.cli.fit_options import (
+    INTERRUPTED,
+    add_fit_options,
+    check_fit_options,
+    check_results,
+    check_split,
+    checkpoint_part,
+)
+from bilevax.cli.fit_report import tell_saved
 from bilevax.ratings import Ratings, read_ratings, split, split_by_time
-
-INTERRUPTED = 130
 
 
 def add(subparsers: Any) -> None:
@@ -27,30 +33,20 @@ def add(subparsers: Any) -> None:
     parser.add_argument("ratings", type=Path, metavar="RATINGS", help="text, Parquet or NPZ; text may be gzipped")
     add_columns(parser, "user", "item", "rating")
     parser.add_argument("--time-column", metavar="COL", help="times of the ratings; the latest are held out")
-    parser.add_argument(
-        "--test-fraction", type=float, default=0.1, metavar="F", help="share held out, 0 for none (default: 0.1)"
-    )
     parser.add_argument("--radius", default="auto", help="of the ball of low-rank matrices, or auto (default: auto)")
     parser.add_argument(
         "--effort", choices=["fast", "default", "best"], default="default", help="how much is tried (default: default)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the method (default: 0)")
-    parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="end each fit after this time (default: no limit)"
-    )
     parser.add_argument("--zeros", choices=["keep", "drop"], help="whether a rating of zero is a rating")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for metrics, path and predictions")
-    parser.add_argument("--model", type=Path, metavar="FILE", help="fit again on all ratings and save the model")
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FOLDER", help="save the fit there; `bilevax resume FOLDER` goes on with it"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress lines")
+    add_fit_options(parser, test_fraction=0.1, files="metrics, path and predictions", rows="ratings")
 
 
 def run(options: argparse.Namespace) -> int:
     """Read, hold out, fit, report, write and save; an interrupted fit still delivers, with exit code 130."""
-    _check(options)
-    estimator = _estimator(_radius(options.radius), options)
+    check_fit_options(options, options.ratings)
+    radius = _radius(options.radius)
+    check_results(options)
+    estimator = _estimator(radius, options)
     ratings, notes = read_ratings(
         options.ratings,
         user=options.user,
@@ -69,21 +65,6 @@ def run(options: argparse.Namespace) -> int:
         write_results(options.out, ratings, trial, metrics)
     saved = trial.estimator if options.model is None else _save_model(options, ratings, trial)
     return INTERRUPTED if "STOPPED" in (trial.estimator.status_, saved.status_) else 0
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Refuse wrong options before anything is read or written."""
-    check_at_least(options, seed=0)
-    if not 0 <= options.test_fraction <= 0.9:
-        raise ValueError(f"--test-fraction must be from 0 to 0.9, got {options.test_fraction:g}.")
-    if options.time_limit is not None and not 0 < options.time_limit < math.inf:
-        raise ValueError(f"--time-limit must be a positive number of seconds, got {options.time_limit:g}.")
-    _radius(options.radius)
-    check_given(options.ratings)
-    if options.out is not None:
-        check_folder(options.out)
-    if options.model is not None:
-        check_file(options.model, "--model")
 
 
 def _radius(text: str) -> float | str:
@@ -109,13 +90,8 @@ def _estimator(radius: float | str, options: argparse.Namespace) -> Any:
         time_limit=options.time_limit,
         random_state=options.seed,
         verbose=verbose,
-        checkpoint=_part(options, "trial"),
+        checkpoint=checkpoint_part(options, "trial"),
     )
-
-
-def _part(options: argparse.Namespace, name: str) -> Path | None:
-    """The folder of one of the two fits."""
-    return None if options.checkpoint is None else options.checkpoint / name
 
 
 def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:
@@ -125,11 +101,7 @@ def _held_out(ratings: Ratings, options: argparse.Namespace) -> np.ndarray:
         held_out = split(ratings, fraction, options.seed)
     else:
         held_out = split_by_time(ratings, fraction)
-    count = int(held_out.sum())
-    if fraction > 0 and count == 0:
-        raise ValueError(f"--test-fraction {fraction:g} of {len(held_out)} ratings holds out none; give a larger one.")
-    if len(held_out) - count < 2:
-        raise ValueError(f"--test-fraction {fraction:g} leaves {len(held_out) - count} ratings to learn from.")
+    check_split(options, int(held_out.sum()), len(held_out), "ratings")
     return held_out
 
 
@@ -138,17 +110,15 @@ def _save_model(options: argparse.Namespace, ratings: Ratings, trial: Trial) -> 
 
     If nothing was held out, the trial is that fit. If the user interrupted the trial, its model is saved as it is.
     """
-    estimator, learned_from, words = trial.estimator, trial.train, "The fit"
+    estimator, learned_from, words, interrupted = trial.estimator, trial.train, "The fit", None
     if trial.interrupted:
-        words = f"The interrupted fit of {len(learned_from.values)} ratings"
+        interrupted = f"The interrupted fit of {len(learned_from.values)} ratings"
     elif trial.held_out.any():
-        estimator = copy(trial.estimator).set_params(checkpoint=_part(options, "model"))
+        estimator = copy(trial.estimator).set_params(checkpoint=checkpoint_part(options, "model"))
         estimator.fit_again((ratings.rows, ratings.cols, ratings.values))
         learned_from = ratings
         words = f"A fit of all {len(ratings.values)} ratings with the same choices"
-        words += {"STOPPED": ", which was interrupted,", "TIME_LIMIT": ", which reached its time limit,"}.get(
-            estimator.status_, ""
-        )
     estimator.save(options.model, row_ids=learned_from.row_ids, col_ids=learned_from.col_ids)
-    print(f"{words} is saved in {options.model}.")
+    status = estimator.status_ if learned_from is ratings else ""
+    tell_saved(options.model, status, words, trial=interrupted)
     return estimator

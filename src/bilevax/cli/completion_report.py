@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,11 @@ from typing import Any
 import numpy as np
 
 from bilevax.cli.completion_trial import Trial
+from bilevax.cli.fit_report import drawn, fit_words, write_metrics
 from bilevax.cli.output import rounded
 from bilevax.cli.path_picture import draw_path
-from bilevax.files import write_csv, write_text
+from bilevax.files import write_csv
 from bilevax.ratings import Ratings
-
-ENDED_EARLY = {
-    "STOPPED": "The fit was interrupted; all results come from the model it had at that moment.",
-    "TIME_LIMIT": "The fit reached its time limit; all results come from the model it had at that moment.",
-}
 
 
 def summary(path: Path, ratings: Ratings, notes: Sequence[str]) -> str:
@@ -32,15 +26,6 @@ def summary(path: Path, ratings: Ratings, notes: Sequence[str]) -> str:
         f"mean {values.mean():.3g}, from {values.min():g} to {values.max():g}"
     )
     return "; ".join([text, *notes]) + "."
-
-
-def _finite(value: Any) -> Any:
-    """Numbers that JSON knows: None for those that are not finite."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def compute_metrics(ratings: Ratings, trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
@@ -74,9 +59,7 @@ def report(metrics: Mapping[str, Any]) -> str:
     """The table of errors and a line about the fit."""
     from bilevax.drawing.tables import markdown
 
-    fit = f"Model: {metrics['model']}. Fitted in {metrics['seconds']:.1f} s."
-    if metrics["status"] in ENDED_EARLY:
-        fit = f"{fit}\n{ENDED_EARLY[metrics['status']]}"
+    fit = fit_words(f"Model: {metrics['model']}. Fitted in {metrics['seconds']:.1f} s.", metrics["status"])
     if metrics["errors"] is None:
         return f"{fit} Nothing was held out, so there is no error to tell."
     names = {"effects only": "user and item effects only", "completion": "matrix completion"}
@@ -93,7 +76,7 @@ def report(metrics: Mapping[str, Any]) -> str:
 
 def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping[str, Any]) -> None:
     """metrics.json, path.csv, path.png and predictions.csv, each whole or not at all."""
-    write_text(folder / "metrics.json", json.dumps(_finite(metrics), indent=2) + "\n")
+    write_metrics(folder, metrics)
     written = ["metrics.json"]
     path = list(trial.estimator.path_)
     if path:
@@ -106,11 +89,8 @@ def write_results(folder: Path, ratings: Ratings, trial: Trial, metrics: Mapping
         lines = zip(users, items, values, rounded(trial.predictions), strict=True)
         write_csv(folder / "predictions.csv", ["user", "item", "rating", "prediction"], lines)
         written.append("predictions.csv")
-    try:
-        if draw_path(folder / "path.png", path, metrics["radius"], trial.estimator.shrunk_.left.shape[1]):
-            written.append("path.png")
-    except ImportError as error:
-        print(f"bilevax complete: path.png is not drawn: {error}", file=sys.stderr)
+    radius, rank = metrics["radius"], trial.estimator.shrunk_.left.shape[1]
+    written += drawn("complete", folder / "path.png", lambda file: draw_path(file, path, radius, rank))
     print(f"Written to {folder}: {', '.join(written)}.")
 
 

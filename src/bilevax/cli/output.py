@@ -16,6 +16,12 @@ def rounded(predictions: np.ndarray) -> list[str]:
     return [f"{prediction:.4f}" for prediction in predictions.tolist()]
 
 
+def shortened_name(name: str, most: int = 18) -> str:
+    """A name that has room beside an axis; the middle goes, since a level stands at the end."""
+    begin = most // 2
+    return name if len(name) <= most else f"{name[:begin]}…{name[len(name) - (most - begin - 1) :]}"
+
+
 def deliver(text: str, file: Path | None) -> None:
     """Write the text to the file, or to standard output if there is none."""
     if file is not None:

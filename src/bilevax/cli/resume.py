@@ -12,7 +12,7 @@ from bilevax.cli import command_file
 def add(subparsers: Any) -> None:
     """Declare the command and its options."""
     parser = subparsers.add_parser(
-        "resume", help="go on with `complete --checkpoint FOLDER` or `reproduce --out FOLDER`"
+        "resume", help="go on with a fit that has --checkpoint FOLDER, or with `reproduce --out FOLDER`"
     )
     parser.set_defaults(run=run)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the command")

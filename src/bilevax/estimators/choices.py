@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Choice(NamedTuple):
     """A choice between two ways, made by their errors on held-out data.
@@ -57,3 +59,14 @@ class Choice(NamedTuple):
             raise ValueError("the numbers of a choice are none")
         gain, error = (math.nan if number is None else number for number in numbers)
         return cls(question, taken, other, gain, error, unit)
+
+
+def root_gain(squares: np.ndarray, others: np.ndarray) -> tuple[float, float]:
+    """How much lower the root of the mean of `squares` is than that of `others` on the same rows, and its error."""
+    rmse, other = (float(np.sqrt(part.mean())) for part in (squares, others))
+    return other - rmse, standard_error(others - squares) / max(rmse + other, 1e-300)
+
+
+def standard_error(differences: np.ndarray) -> float:
+    """Of the mean of the differences."""
+    return float(np.std(differences) / np.sqrt(len(differences)))

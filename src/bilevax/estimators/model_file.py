@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from bilevax.packed import UNEXPECTED
 from bilevax.tables import Schema
 
 _MOST_HEADER = 40_000_000  # bytes
-_LABELS, _WHOLE, _NUMBERS = "biufSU", "iu", "iuf"
+_LABELS, _NUMBERS = "biufSU", "iuf"
 
 
 class StoredModel(NamedTuple):
@@ -55,6 +55,12 @@ class Format(Protocol):
         """What `load` returns; a ValueError for a file that is not sound."""
 
 
+def set_attributes(model: Any, values: Mapping[str, Any]) -> None:
+    """Give the model everything that its file holds."""
+    for name, value in values.items():
+        setattr(model, name, value)
+
+
 @dataclass(frozen=True)
 class ModelFormat:
     """What a file of an estimator holds.
@@ -62,12 +68,15 @@ class ModelFormat:
     Args:
         kind: its name in the header, such as "bilevax feature weights".
         estimator: the class, which is made from its parameters.
-        numbers: attributes that stand in the header, each with its type: float, int, bool, str, or list for a list of
-            numbers. They are finite.
+        numbers: attributes that stand in the header, each with its type: float, int, bool, str; dict for numbers by
+            name; list for numbers and texts in lists. Numbers are finite.
         arrays: attributes that are arrays of numbers, each with a letter for every axis; axes with one letter have one
-            length. The axis of features has the letter f. A digit is a length.
+            length. The axis of features has the letter f. A digit is a length. "f|cf" allows both shapes; an array
+            without axes comes back as a number.
         labels: arrays of numbers or text, such as the names of tasks.
-        optional: arrays and numbers that a model may have as None.
+        optional: names of the lists above that a model may lack, or have as None.
+        derived: values of the lists above that are not attributes of these names, made from the model.
+        restore: gives a new model all values by name; needed where `derived` is.
         check: a last look at a model that was read; it raises a ValueError for one that is not sound.
         newest: the number of the format, to be raised when the list changes.
 
@@ -80,50 +89,60 @@ class ModelFormat:
     arrays: Mapping[str, str]
     labels: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    derived: Callable[[Any], Mapping[str, Any]] = lambda model: {}
+    restore: Callable[[Any, Mapping[str, Any]], None] = set_attributes
     check: Callable[[Any], None] = lambda model: None
     newest: int = 1
 
     def save(self, model: Any, path: str | Path, schema: Schema | None = None) -> Path:
         """Write a model whole or not at all, with the schema of the table that it learned from, if there is one."""
-        header: dict[str, Any] = {"schema": None if schema is None else schema.as_plain()}
-        header["numbers"] = {name: _plain_number(getattr(model, name)) for name in self.numbers}
-        header["choices"] = [choice.as_plain() for choice in getattr(model, "choices_", [])]
-        given = {name: getattr(model, name) for name in (*self.arrays, *self.labels)}
-        arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
-        self._check(header["numbers"], arrays, schema)
+        derived, names = self.derived(model), (*self.numbers, *self.arrays, *self.labels)
+        held = {name: getattr(model, name) for name in names if name not in derived and hasattr(model, name)}
+        held |= derived
+        numbers = {name: _plain_number(held[name]) for name in self.numbers if held.get(name) is not None}
+        arrays = {name: _array(held[name]) for name in self._array_names if held.get(name) is not None}
+        absent = [name for name in names if name in held and held[name] is None]
+        self._check(numbers, arrays, absent, schema)
+        choices = [choice.as_plain() for choice in getattr(model, "choices_", [])]
+        plain = None if schema is None else schema.as_plain()
+        header = {"schema": plain, "numbers": numbers, "choices": choices, "absent": absent}
         return write(path, self, model, header, arrays)
 
     def read(self, stored: StoredModel) -> tuple[Any, Schema | None]:
         """The model, and the schema of its table or None."""
-        header = stored.header
-        held = set(zips.array_names(stored.archive))
-        wanted, labels = (
-            [name for name in part if name in held or name not in self.optional] for part in (self.arrays, self.labels)
-        )
-        arrays, numbers = stored.arrays(wanted, labels), dict(header["numbers"])
+        header, held = stored.header, zips.array_names(stored.archive)
+        wanted, labels = ([name for name in part if name in held] for part in (self.arrays, self.labels))
+        arrays, numbers, absent = stored.arrays(wanted, labels), dict(header["numbers"]), list(header["absent"])
         schema = None if header["schema"] is None else Schema.of_plain(header["schema"])
-        self._check(numbers, arrays, schema)
-        model = self.estimator(**plain_parameters(header["parameters"]))
-        for name in (*self.arrays, *self.labels):
-            setattr(model, name, arrays.get(name))
-        for name in self.numbers:
-            setattr(model, name, numbers[name])
+        self._check(numbers, arrays, absent, schema)
         if not isinstance(header["choices"], list):
             raise ValueError("its choices are not a list")
-        model.choices_ = [Choice.of_plain(choice) for choice in header["choices"]]
+        values: dict[str, Any] = {name: numbers[name] for name in self.numbers if name in numbers}
+        values |= {name: array if array.ndim else array.item() for name, array in arrays.items()}
+        values |= dict.fromkeys(absent)
+        values["choices_"] = [Choice.of_plain(choice) for choice in header["choices"]]
+        model = self.estimator(**plain_parameters(header["parameters"]))
+        self.restore(model, values)
         self.check(model)
         return model, schema
 
-    def _check(self, numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray], schema: Schema | None) -> None:
-        for name, kind in self.numbers.items():
-            if not (numbers[name] is None and name in self.optional) and not _is_of(kind, numbers[name]):
-                raise ValueError(f"{name} is {str(numbers[name])[:60]!r}")
-        for name in (*self.arrays, *self.labels):
-            if name not in arrays and name not in self.optional:
+    @property
+    def _array_names(self) -> tuple[str, ...]:
+        return (*self.arrays, *self.labels)
+
+    def _check(
+        self, numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray], absent: Sequence[str], schema: Schema | None
+    ) -> None:
+        for name in (*self.numbers, *self._array_names):
+            if name not in numbers and name not in arrays and name not in self.optional:
                 raise ValueError(f"{name} is missing")
+        if not set(absent) <= self.optional:
+            raise ValueError(f"{str(absent)[:60]} are missing")
+        for name in self.numbers:
+            if name in numbers and not _is_of(self.numbers[name], numbers[name]):
+                raise ValueError(f"{name} is {str(numbers[name])[:60]!r}")
         check_finite({name: array for name, array in arrays.items() if name in self.arrays})
-        kinds = dict.fromkeys(self.labels, _LABELS)
-        sizes = check_shapes(arrays, {**self.arrays, **self.labels}, kinds)
+        sizes = check_shapes(arrays, {**self.arrays, **self.labels}, dict.fromkeys(self.labels, _LABELS))
         if schema is not None and sizes.get("f", len(schema.encoder.names)) != len(schema.encoder.names):
             raise ValueError(f"the model has {sizes['f']} features and its table {len(schema.encoder.names)}")
 
@@ -133,7 +152,7 @@ def write(path: str | Path, form: Format, model: Any, header: Mapping[str, Any],
     given = {name: value for name, value in model.get_params().items() if _is_plain(value) and name != "checkpoint"}
     whole = {"format": form.newest, "kind": form.kind, "parameters": given, **header}
     words = np.array(json.dumps(whole))
-    stored: dict[str, Any] = {name: _compact(np.asarray(array)) for name, array in arrays.items()}
+    stored: dict[str, Any] = {name: _compact(_array(array)) for name, array in arrays.items()}
     return write_atomic(path, lambda stream: np.savez_compressed(stream, header=words, **stored), "wb")
 
 
@@ -179,8 +198,8 @@ def check_shapes(
     for name, array in arrays.items():
         if array.dtype.kind not in kinds.get(name, _NUMBERS):
             raise ValueError(f"{name} holds {array.dtype}")
-        letters = shapes[name]
-        if array.ndim != len(letters):
+        letters = next((form for form in shapes[name].split("|") if len(form) == array.ndim), None)
+        if letters is None:
             raise ValueError(f"{name} has shape {array.shape}")
         for letter, size in zip(letters, array.shape, strict=True):
             expected = int(letter) if letter.isdecimal() else sizes.setdefault(letter, size)
@@ -205,12 +224,16 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
     return header
 
 
+def _array(values: Any) -> np.ndarray:
+    """An array; one of Python objects, such as names, as text."""
+    array = np.asarray(values)
+    return array.astype(str) if array.dtype.kind == "O" else array
+
+
 def _compact(array: np.ndarray) -> np.ndarray:
     """Half the bytes where that changes no prediction by more than a rounding of single precision."""
     if array.dtype == np.float64 and array.ndim and np.all(np.abs(array) < np.finfo(np.float32).max):
         return array.astype(np.float32)
-    if array.dtype.kind == "O":
-        return array.astype(str)
     fits = array.dtype == np.int64 and array.size and abs(int(array.max())) < 2**31 > abs(int(array.min()))
     return array.astype(np.int32) if fits else array
 
@@ -220,6 +243,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain_number(value: Any) -> Any:
+    """Numbers of Python instead of numpy, lists instead of tuples."""
+    if isinstance(value, (list, tuple)):
+        return [_plain_number(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _plain_number(part) for name, part in value.items()}
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
@@ -228,6 +256,8 @@ def _is_of(kind: type, value: Any) -> bool:
         return is_number(value) and math.isfinite(value)
     if kind is int:
         return is_number(value) and isinstance(value, int)
+    if kind is dict:
+        return isinstance(value, dict) and all(_is_of(float, part) for part in value.values())
     if kind is list:
-        return isinstance(value, list) and all(_is_of(float, part) for part in value)
-    return isinstance(value, kind)
+        return isinstance(value, list) and all(_is_of(type(part), part) for part in value)
+    return kind in (bool, str) and isinstance(value, kind)

@@ -49,12 +49,12 @@ class ColumnarFile:
         except self.damage as error:
             raise self.damaged(error) from error
 
-    def damaged(self, reason: object) -> ValueError:
+    def damaged(self, reason: Exception) -> ValueError:
         """The error for a file that cannot be read; one that already names the file is kept."""
-        said = words(reason) if isinstance(reason, Exception) else str(reason)
-        if said.startswith(str(self.path)):
-            return ValueError(said)
-        return ValueError(f"{self.path}: this {self.word} file is damaged; write or download it again ({said}).")
+        if str(reason).startswith(str(self.path)):
+            return ValueError(str(reason))
+        said = f"this {self.word} file is damaged; write or download it again ({words(reason)})"
+        return ValueError(f"{self.path}: {said}.")
 
     def _opened_parquet(self) -> tuple[Any, int]:
         file = import_module("pyarrow.parquet").ParquetFile(io.BytesIO(self.data))

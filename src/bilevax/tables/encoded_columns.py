@@ -116,7 +116,9 @@ Column = Numbers | Levels
 
 def plain_of_column(column: Column) -> dict[str, Any]:
     """The column as JSON values."""
-    return {"kind": "numbers" if isinstance(column, Numbers) else "text", **asdict(column)}
+    if isinstance(column, Numbers):
+        return {"kind": "numbers", **asdict(column)}
+    return {"kind": "text", **asdict(column), "levels": list(column.levels), "merged": list(column.merged)}
 
 
 def column_of_plain(plain: Any) -> Column:

@@ -15,6 +15,7 @@ from bilevax.tables.text import shortened
 from bilevax.tables.typed import number_words
 
 Loss = Literal["auto", "squared", "logistic"]
+MOST_CLASSES = 100
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class Schema:
         encoder: of the features.
         target: the column to predict.
         task: the column that says to which task a row belongs, if any.
-        labels: the two classes of the target; None if the target is a number.
+        labels: the classes of the target; None if the target is a number.
     """
 
     encoder: Encoder
     target: str
     task: str | None = None
-    labels: tuple[str, str] | None = None
+    labels: tuple[str, ...] | None = None
 
     @property
     def loss(self) -> str:
@@ -55,7 +56,7 @@ class Schema:
         return np.array(as_words(table[self.task]))
 
     def outcomes_of(self, table: Table) -> np.ndarray:
-        """The target of each row: a number, or 0 and 1 for the first and the second class."""
+        """The target of each row: a number, or the number of its class from 0."""
         _refuse_missing(table, self.target, "target")
         column = table[self.target]
         if self.labels is None:
@@ -67,7 +68,7 @@ class Schema:
         if unknown := [word for word in words if word not in place]:
             raise ValueError(
                 f"{table.name}: the target {self.target!r} is {shortened(unknown[0])} in {len(unknown)} rows; expected "
-                f"{self.labels[0]} or {self.labels[1]}."
+                f"{listed(self.labels[:-1])} or {self.labels[-1]}."
             )
         return np.array([place[word] for word in words])
 
@@ -93,9 +94,9 @@ class Schema:
             raise ValueError("this is not a schema of bilevax: target and task are names of columns")
         if labels is not None:
             texts = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
-            if not texts or len(labels) != 2 or labels[0] == labels[1]:
-                raise ValueError("this is not a schema of bilevax: labels are two different texts")
-            labels = (labels[0], labels[1])
+            if not texts or not 2 <= len(set(labels)) == len(labels) <= MOST_CLASSES:
+                raise ValueError("this is not a schema of bilevax: labels are different texts")
+            labels = tuple(labels)
         if {target, task} & {column.name for column in encoder.columns} or target == task:
             raise ValueError("this is not a schema of bilevax: a column has two roles")
         return cls(encoder, target, task, labels)
@@ -109,6 +110,7 @@ def schema_of(
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     loss: Loss = "auto",
+    most_classes: int = 2,
     missing: Missing = "refuse",
     min_count: int = 2,
 ) -> Schema:
@@ -119,8 +121,9 @@ def schema_of(
         task: the column that says to which task a row belongs.
         features: columns to learn from; by default all others.
         drop: columns to leave out.
-        loss: "squared" for a target of numbers, "logistic" for two classes; "auto" takes a target of text, or of two
+        loss: "squared" for a target of numbers, "logistic" for classes; "auto" takes a target of text, or of two
             different numbers, for classes.
+        most_classes: that the model can tell apart.
         missing: see `Encoder.fit`.
         min_count: see `Encoder.fit`.
     """
@@ -136,7 +139,7 @@ def schema_of(
     taken = {*roles.values(), *drop}
     chosen = [name for name in (table.names if features is None else features) if name not in taken]
     _refuse_missing(table, target, "target")
-    labels = _labels(table, target, loss)
+    labels = _labels(table, target, loss, most_classes)
     if task is not None:
         _refuse_missing(table, task, "task")
         _check_tasks(table, task)
@@ -157,9 +160,11 @@ def describe(table: Table, schema: Schema, dropped: Sequence[str] = ()) -> str:
     if schema.labels is None:
         parts.append(f"target {schema.target!r} with numbers from {y.min():g} to {y.max():g}, mean {y.mean():.3g}")
     else:
-        share = 100 * y.mean()
-        zero, one = (shortened(label)[1:-1] for label in schema.labels)
-        parts.append(f"target {schema.target!r} with classes {zero} ({100 - share:.3g} %) and {one} ({share:.3g} %)")
+        shares = 100 * np.bincount(y.astype(int), minlength=len(schema.labels)) / len(y)
+        classes = [
+            f"{shortened(label)[1:-1]} ({share:.3g} %)" for label, share in zip(schema.labels, shares, strict=True)
+        ]
+        parts.append(f"target {schema.target!r} with classes {listed(classes, 5)}")
     return "; ".join([f"{table.name}: {', '.join(parts)}", *notes]) + "."
 
 
@@ -177,7 +182,7 @@ def _refuse_missing(table: Table, name: str, role: str) -> None:
         )
 
 
-def _labels(table: Table, target: str, loss: Loss) -> tuple[str, str] | None:
+def _labels(table: Table, target: str, loss: Loss, most: int) -> tuple[str, ...] | None:
     """The classes of the target, None for numbers."""
     if loss not in ("auto", "squared", "logistic"):
         raise ValueError(f"{table.name}: loss must be 'auto', 'squared' or 'logistic', got {loss!r}.")
@@ -191,22 +196,20 @@ def _labels(table: Table, target: str, loss: Loss) -> tuple[str, str] | None:
             return None
     elif loss == "squared":
         raise ValueError(f"{table.name}: the target {target!r} holds text, and the squared loss needs numbers.")
-    if len(distinct) > 2:
+    if len(distinct) > most:
         names, more = listed(as_words(np.array(distinct[:5], object))), ", ..." * (len(distinct) > 5)
         raise ValueError(
-            f"{table.name}: the target {target!r} has {len(distinct)} classes ({names}{more}), and "
-            "models of classes need two; keep the rows of two classes, or predict one class against the rest."
+            f"{table.name}: the target {target!r} has {len(distinct)} classes ({names}{more}), and {most} is the "
+            "limit; keep the rows of some classes, or predict one class against the rest."
         )
-    first, second = as_words(np.array(distinct, object))
-    return first, second
+    return tuple(as_words(np.array(distinct, object)))
 
 
 def _check_tasks(table: Table, task: str) -> None:
     counts = Counter(as_words(table[task]))
     if len(counts) == 1:
-        raise ValueError(
-            f"{table.name}: the task {task!r} is always {shortened(next(iter(counts)))}; expected several."
-        )
+        only = shortened(next(iter(counts)))
+        raise ValueError(f"{table.name}: the task {task!r} is always {only}; expected several tasks.")
     if max(counts.values()) == 1:
         raise ValueError(
             f"{table.name}: every task ({task!r}) has one row, and nothing can be learned; is this the right column?"

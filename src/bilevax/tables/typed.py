@@ -67,6 +67,8 @@ def _of_arrow(owner: str, column: Any) -> np.ndarray:
 
 def _of_chunk(owner: str, chunk: Any) -> np.ndarray:
     kind = str(chunk.type)
+    if kind == "null":
+        return np.full(len(chunk), np.nan)
     if kind.startswith(("int", "uint", "float", "double", "halffloat", "bool")):
         values = chunk.to_numpy(zero_copy_only=False)
         return values.astype(float) if values.dtype != object else _of_objects(owner, values)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.estimators.choices import root_gain
 from bilevax.estimators.matrix_completion.deadline import Deadline
 from bilevax.estimators.matrix_completion.factors import Factors
 from bilevax.estimators.matrix_completion.journal import Journal
@@ -192,8 +193,7 @@ class Comparison(NamedTuple):
     def of(cls, choice: str, names: tuple[str, str], squares: tuple[np.ndarray, np.ndarray]) -> Comparison:
         """The first alternative, which was taken, and the second by their squared errors."""
         rmse, other = (float(np.sqrt(part.mean())) for part in squares)
-        error = float(np.std(squares[1] - squares[0]) / np.sqrt(len(squares[0])))
-        return cls(choice, names[0], rmse, names[1], other, error / max(rmse + other, 1e-300))
+        return cls(choice, names[0], rmse, names[1], other, root_gain(*squares)[1])
 
 
 class Chosen(NamedTuple):
