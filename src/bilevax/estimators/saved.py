@@ -7,8 +7,9 @@ from typing import Any
 
 from bilevax.estimators import model_file
 from bilevax.estimators.matrix_completion import model_file as completion
+from bilevax.estimators.multitask import model_format as multitask
 
-FORMATS: tuple[model_file.Format, ...] = (completion.FORMAT,)
+FORMATS: tuple[model_file.Format, ...] = (completion.FORMAT, multitask.FORMAT)
 """A new estimator adds its `ModelFormat` here."""
 
 

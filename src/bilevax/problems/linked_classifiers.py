@@ -23,6 +23,7 @@ def _losses(W: Float[Array, "T d"], data: Data) -> Float[Array, " n"]:
     return jax.nn.softplus(-data["b"] * scores)
 
 
+@jax.jit  # checks call it by itself, and a loop that is not compiled with the rest is compiled anew each time
 def upper(x: X, y: Y, data: Data) -> Scalar:
     """The mean loss on held-out rows."""
     W = jnp.einsum("j,kjtd->ktd", x["mix"], coefficients(x, y, data))
@@ -30,6 +31,7 @@ def upper(x: X, y: Y, data: Data) -> Scalar:
     return jnp.sum(folds) / data["rows"]
 
 
+@jax.jit
 def lower(x: X, y: Y, data: Data) -> Scalar:
     """The training losses of all folds and models, and the prior; `mix` does not enter."""
     W = coefficients(x, y, data)

@@ -66,6 +66,7 @@ def lower(x: X, y: Y, data: Data) -> Scalar:
     return loss + 0.5 * jnp.sum(y["s"] ** 2) + 0.5 * jnp.sum(y["z"] ** 2)
 
 
+@jax.jit  # checks call it by itself, and a loop that is not compiled with the rest is compiled anew each time
 def _solve(x: X, rhs: Y, data: Data) -> Y:
     """H^-1 rhs. The parts of single tasks are eliminated: with G_t the Gram matrix of task t and
     C_t = G_t (I + b G_t)^-1, what is left for z has the matrix I + sum over t of L_t^T C_t L_t, where L_t z is the

@@ -46,6 +46,10 @@ class Trace:
         """Compute a column when it is first asked for: until then its values in the rows stand."""
         self._late[name] = values
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without columns that were not asked for, since they need the run; they are NaN then."""
+        return {**self.__dict__, "_late": {}}
+
     def _settle(self, *names: str) -> None:
         for name in names:
             if name in self._late:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,16 @@ def _is_logistic(model: Any) -> bool:
     if model.loss == "squared" or getattr(model, "classes_", ()) is None:
         raise AttributeError("probabilities are for two classes; this model predicts numbers")
     return True
+
+
+def _as_numbers(y: np.ndarray) -> np.ndarray:
+    """An array of Python objects as numbers where all of them are numbers."""
+    if y.dtype.kind != "O":
+        return y
+    try:
+        return y.astype(float)
+    except (TypeError, ValueError):
+        return y.astype(str)
 
 
 class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
@@ -157,9 +168,6 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
     ) -> MultiTaskRegression:
         target = self._target(np.asarray(y))
         tasks, number = np.unique(labels, return_inverse=True)
-        used = weight > 0
-        if not used.any():
-            raise ValueError("MultiTaskRegression: all sample weights are zero; at least two rows need a positive one.")
         with one_blas_thread():
             scaled = scaled_rows if linked else separately_scaled_rows
             classes = self.classes_ is not None
@@ -175,13 +183,13 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
 
     def _target(self, y: np.ndarray) -> np.ndarray:
         """Numbers, or -1 and 1 for two classes."""
-        kind = type_of_target(y, input_name="y")
-        numbers = y.dtype.kind in "biuf"
+        y = _as_numbers(y)
+        kind, numbers = type_of_target(y, input_name="y"), y.dtype.kind in "iuf"
         logistic = self.loss == "logistic" or (self.loss == "auto" and not numbers)
         self.classes_ = np.unique(y) if logistic else None
         if not logistic:
-            if not numbers and kind not in ("continuous", "multiclass", "binary"):
-                raise ValueError(f"MultiTaskRegression: the squared loss needs numbers as target, got {kind}.")
+            if y.dtype.kind not in "biuf":
+                raise ValueError(f"MultiTaskRegression: the squared loss needs numbers as target, got {y[0]!r}.")
             y = y.astype(float)
             if np.ptp(y) == 0:
                 raise ValueError(
@@ -220,7 +228,12 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         self.status_, self.message_, self.trace_ = result.status.name, result.message, result.trace
         self.n_iter_, self.result_ = result.steps, result
 
+    @available_if(_is_logistic)
     def decision_function(self, X: Any, *, task: Any = None) -> np.ndarray:
+        """Above 0 for the second class."""
+        return self._values(X, task)
+
+    def _values(self, X: Any, task: Any) -> np.ndarray:
         """The linear function of the task of each row; a row of a task that `fit` has not seen gets the pooled one."""
         check_is_fitted(self, "coef_")
         X, task = labels_of.split_column(X, self.task_column, task)
@@ -240,7 +253,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any, *, task: Any = None) -> np.ndarray:
         """Numbers, or classes; `task` is as in `fit`."""
-        values = self.decision_function(X, task=task)
+        values = self._values(X, task)
         if self.classes_ is None:
             return values
         predicted: np.ndarray = self.classes_[(values > 0).astype(int)]
@@ -249,7 +262,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
     @available_if(_is_logistic)
     def predict_proba(self, X: Any, *, task: Any = None) -> np.ndarray:
         """The probabilities of both classes."""
-        second = expit(self.decision_function(X, task=task))
+        second = expit(self._values(X, task))
         return np.column_stack([1 - second, second])
 
     def predict_tasks(self, Xs: Sequence[Any]) -> list[np.ndarray]:
@@ -263,9 +276,8 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         for t, (X, columns) in enumerate(zip(Xs, self.columns_by_task_, strict=True)):
             table = np.asarray(X, float)
             if table.ndim != 2 or table.shape[1] != len(columns):
-                raise ValueError(
-                    f"predict_tasks: task {self.tasks_[t]!r} needs {len(columns)} columns, got {table.shape}."
-                )
+                words = f"task {self.tasks_[t]} needs {len(columns)} columns"
+                raise ValueError(f"predict_tasks: {words}, got a table of shape {table.shape}.")
             values = table @ self.coef_[t, columns] + self.intercept_[t]
             predictions.append(values if self.classes_ is None else self.classes_[(values > 0).astype(int)])
         return predictions
@@ -282,6 +294,19 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         """R^2 of numbers, accuracy of classes."""
         measure = r2_score if getattr(self, "classes_", None) is None else accuracy_score
         return float(measure(y, self.predict(X, task=task), sample_weight=sample_weight))
+
+    def save(self, path: str | Path, schema: Any = None) -> Path:
+        """Write the model to a file that `bx.estimators.load` reads; `schema` says how a table becomes X."""
+        check_is_fitted(self, "coef_")
+        from bilevax.estimators.multitask.model_format import FORMAT  # which needs this class
+
+        return FORMAT.save(self, path, schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the run, which holds compiled functions: pickle and `joblib` get the fitted model."""
+        state = dict(super().__getstate__())
+        state.pop("result_", None)
+        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
