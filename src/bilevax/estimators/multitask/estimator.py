@@ -129,7 +129,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=float, y_numeric=self.loss == "squared", ensure_min_samples=2)
         labels = np.zeros(len(y), int) if task is None else labels_of.checked_labels(task, len(y))
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        self.columns_by_task_ = None
+        self.columns_by_task_: list[np.ndarray] | None = None
         return self._learn(X, y, labels, weight, options, began, linked=True)
 
     def fit_tasks(self, Xs: Sequence[Any], ys: Sequence[Any], tasks: Any = None) -> MultiTaskRegression:
@@ -186,7 +186,8 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         y = _as_numbers(y)
         kind, numbers = type_of_target(y, input_name="y"), y.dtype.kind in "iuf"
         logistic = self.loss == "logistic" or (self.loss == "auto" and not numbers)
-        self.classes_ = np.unique(y) if logistic else None
+        classes = np.unique(y)
+        self.classes_ = classes if logistic else None
         if not logistic:
             if y.dtype.kind not in "biuf":
                 raise ValueError(f"MultiTaskRegression: the squared loss needs numbers as target, got {y[0]!r}.")
@@ -200,13 +201,13 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"MultiTaskRegression: the logistic loss needs two classes, got {kind} numbers. Unknown label type."
             )
-        if len(self.classes_) != 2:
-            words = ", ".join(map(str, self.classes_[:5]))
+        if len(classes) != 2:
+            words = ", ".join(map(str, classes[:5]))
             raise ValueError(
-                f"MultiTaskRegression: the logistic loss needs two classes, got {len(self.classes_)} class"
-                f"{'es' * (len(self.classes_) != 1)} ({words}). Only binary classification is supported."
+                f"MultiTaskRegression: the logistic loss needs two classes, got {len(classes)} class"
+                f"{'es' * (len(classes) != 1)} ({words}). Only binary classification is supported."
             )
-        return np.where(y == self.classes_[1], 1.0, -1.0)
+        return np.where(y == classes[1], 1.0, -1.0)
 
     def _keep(self, learned: Learned, units: Units) -> None:
         """The attributes of the fitted model."""
@@ -228,7 +229,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         self.status_, self.message_, self.trace_ = result.status.name, result.message, result.trace
         self.n_iter_, self.result_ = result.steps, result
 
-    @available_if(_is_logistic)
+    @available_if(_is_logistic)  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any, *, task: Any = None) -> np.ndarray:
         """Above 0 for the second class."""
         return self._values(X, task)
@@ -259,7 +260,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         predicted: np.ndarray = self.classes_[(values > 0).astype(int)]
         return predicted
 
-    @available_if(_is_logistic)
+    @available_if(_is_logistic)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, *, task: Any = None) -> np.ndarray:
         """The probabilities of both classes."""
         second = expit(self._values(X, task))

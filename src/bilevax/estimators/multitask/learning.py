@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -48,7 +49,7 @@ class Sample(Protocol):
         """The upper and the lower level for all folds."""
 
 
-Parts = list[tuple[Sample, Sample]]
+Parts = Sequence[tuple[Sample, Sample]]
 
 
 class Fitted(NamedTuple):
@@ -84,12 +85,7 @@ class Learned(NamedTuple):
 
 def learn(rows: Rows, units: Units, options: Options, *, began: float, classes: bool, linked: bool) -> Learned:
     """Learn from rows; if not `linked`, features of different tasks have nothing to do with each other."""
-    if classes:  # both classes of each task in every fold, as far as they have rows
-        folds = fold_numbers(2 * rows.task + (rows.b > 0), options.n_folds, options.random_state)
-        everything, parts, unit = logistic_samples(rows, units, folds, options.n_folds)
-    else:
-        folds = fold_numbers(rows.task, options.n_folds, options.random_state)
-        everything, parts, unit = squared_samples(rows, units, folds, options.n_folds, linked)
+    everything, parts, unit = _samples(rows, units, options, classes, linked)
     n_tasks = rows.n_tasks if linked else 1
     n_parts = _choose_parts(parts, n_tasks)
     kinds = candidates(n_tasks, units, n_parts)
@@ -126,6 +122,17 @@ def learn(rows: Rows, units: Units, options: Options, *, began: float, classes: 
         held_out=held_out,
         result=result,
     )
+
+
+def _samples(
+    rows: Rows, units: Units, options: Options, classes: bool, linked: bool
+) -> tuple[Sample, Parts, np.ndarray]:
+    """All rows, those that each fold learns from with those held out, and the unit of the losses of each task."""
+    if classes:  # both classes of each task in every fold, as far as they have rows
+        folds = fold_numbers(2 * rows.task + (rows.b > 0), options.n_folds, options.random_state)
+        return logistic_samples(rows, units, folds, options.n_folds)
+    folds = fold_numbers(rows.task, options.n_folds, options.random_state)
+    return squared_samples(rows, units, folds, options.n_folds, linked)
 
 
 def _choose_parts(parts: Parts, n_tasks: int) -> int:

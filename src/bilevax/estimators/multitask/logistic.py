@@ -26,7 +26,7 @@ _LARGEST = 100.0
 class LogisticSample:
     """Rows with weights; those that a sample does not have weigh 0."""
 
-    numbers_of_parts = (2,)
+    numbers_of_parts: tuple[int, ...] = (2,)
 
     def __init__(self, rows: Rows, weight: np.ndarray, units: Units) -> None:
         self.rows, self.weight, self.units = rows, weight, units

@@ -29,7 +29,7 @@ def _check(model: Any) -> None:
     str(model)  # numbers that cannot be put into words are not ours
 
 
-FORMAT = ModelFormat(
+FORMAT: ModelFormat = ModelFormat(
     kind="bilevax multi-task regression",
     estimator=MultiTaskRegression,
     numbers={

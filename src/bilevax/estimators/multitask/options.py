@@ -37,7 +37,7 @@ def options_of(model: Any) -> Options:
         int(model.n_folds),
         int(model.max_steps),
         float(model.tol),
-        limit,
+        None if limit is None else float(limit),
         model.random_state,
         int(model.verbose),
         model.checkpoint,

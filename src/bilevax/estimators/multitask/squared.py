@@ -19,7 +19,7 @@ _UNLIKE = 0.5
 class SquaredSample:
     """Some rows, divided by the standard deviation of their noise."""
 
-    numbers_of_parts = (1, 2, 4)
+    numbers_of_parts: tuple[int, ...] = (1, 2, 4)
 
     def __init__(self, moments: Moments, units: Units) -> None:
         self.moments, self.units = moments, units
