@@ -7,6 +7,7 @@ try:
 except ImportError as error:
     raise ImportError("bilevax.estimators needs scikit-learn: pip install 'bilevax[estimators]'.") from error
 
+from bilevax.estimators.feature_weights import FeatureWeights
 from bilevax.estimators.matrix_completion import MatrixCompletion, effects_only, load
 
-__all__ = ["MatrixCompletion", "effects_only", "load"]
+__all__ = ["FeatureWeights", "MatrixCompletion", "effects_only", "load"]
