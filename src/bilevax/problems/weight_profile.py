@@ -42,7 +42,8 @@ def _softmax(Z: Array, T: Array) -> Array:
 
 
 def _scores(y: Y, data: Data) -> Array:
-    return jnp.einsum("kncj,kj->knc", data["scores"], y)
+    K, n = data["training"].shape
+    return jnp.einsum("kjm,kj->km", data["scores"], y).reshape(K, n, -1)
 
 
 def _penalty(x: X, data: Data) -> Float[Array, "K J J"]:
@@ -59,7 +60,7 @@ class _Levels(NamedTuple):
 
     def upper(self, x: X, y: Y, data: Data) -> Scalar:
         """The held-out loss and the prior."""
-        Z = jnp.einsum("ncj,nj->nc", data["held_out"], y[data["fold"]])
+        Z = jnp.sum(data["held_out"] * y.T[:, data["fold"], None], axis=0)
         Z = Z / jnp.sqrt(1 + x["moderation"] * data["variance"])
         prior = 0.5 * data["prior"] * (x["adaptivity"] - 1) ** 2
         return data["rows"] @ self.loss(Z, data["targets"]) + prior
@@ -75,9 +76,10 @@ class _Levels(NamedTuple):
     def _solve(self, x: X, y: Y, b: Y, data: Data) -> Y:
         D, P = self.curvature(_scores(y, data))
         S, rows = data["scores"], data["training"]
-        H = jnp.einsum("kncj,knc,knci->kji", S, rows[..., None] * D, S) + _penalty(x, data)
-        turned = jnp.einsum("kncj,knc->knj", S, P)
-        H = H - jnp.einsum("knj,kn,kni->kji", turned, rows, turned)
+        D = (rows[..., None] * D).reshape(len(S), 1, -1)
+        H = jnp.einsum("kjm,kim->kji", D * S, S) + _penalty(x, data)
+        turned = jnp.sum(S.reshape(*S.shape[:2], *P.shape[1:]) * P[:, None], axis=-1)
+        H = H - jnp.einsum("kjn,kin->kji", turned * rows[:, None], turned)
         # One after the other: two batched factorizations in one program can wait for each other forever on few cores.
         return jax.lax.map(lambda pair: jax.scipy.linalg.solve(*pair, assume_a="pos"), (H, b))
 
@@ -136,10 +138,10 @@ SPAN, MOST_ADAPTIVE, MOST_MODERATE = 3.0, 2.0, 3.0
 def weight_profile(loss: str, data: Data) -> BilevelProblem:
     """The problem for "squared", "logistic" or "softmax" loss.
 
-    `data` has arrays for K folds, n rows, C outputs, J directions and B steps of the profile: `scores` (K, n, C, J) of
-    each direction at each row and `held_out` (n, C, J), the same for the fold that holds the row out; `fold` and `rows`
+    `data` has arrays for K folds, n rows, C outputs, J directions and B steps of the profile: `scores` (K, J, n C) of
+    each direction at each row and `held_out` (J, n, C), the same for the fold that holds the row out; `fold` and `rows`
     (n), the number of that fold and the weight of the row, which add up to 1; `training` (K, n), the weights in the
-    lower level; `targets` and `variance` (n, C); `profile` (B), `penalties` (K, B, J, J), `fixed` (K, J, J), which make
+    lower level; `targets` (n, C) and `variance` (n, 1); `profile` (B), `penalties` (K, B, J, J), `fixed` (K, J, J), which make
     M; and the strength `prior`.
     """
     if loss not in LEVELS:

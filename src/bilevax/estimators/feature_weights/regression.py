@@ -129,12 +129,11 @@ class Regression:
         weights = self.with_intercept(log_weights)
         scale = (weights**-0.5)[:, None]
         zero = np.zeros((self.design.d + 1, self.T.shape[1]))
-        gradient_at = lambda P, Z: (
-            scale
-            * (  # noqa: E731
-                self.design.back(self.rows * self.loss.slopes(Z, self.T)) + weights[:, None] * P
-            )
-        )
+
+        def gradient_at(P: np.ndarray, Z: np.ndarray) -> np.ndarray:
+            slopes = self.design.back(self.rows * self.loss.slopes(Z, self.T))
+            return scale * (slopes + weights[:, None] * P)
+
         goal = tol * np.linalg.norm(gradient_at(zero, np.zeros_like(self.T)))
         P = zero if start is None else start
         Z = self.design.scores(P)
@@ -160,7 +159,7 @@ class Regression:
         """The derivatives of the minimum P when the logarithms of the weights move along these vectors."""
         weights = self.with_intercept(log_weights)
         scale = (weights**-0.5)[:, None]
-        solve = self.inverse(self.design.scores(P), scale, share=1e-4)
+        solve = self.inverse(self.design.scores(P), scale, share=3e-3)
         moves = [np.append(direction, 0.0)[:, None] * P / scale for direction in along]
         return [-scale * solve(move) if np.any(move) else np.zeros_like(P) for move in moves]
 

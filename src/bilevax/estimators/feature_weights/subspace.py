@@ -131,8 +131,9 @@ def reduced(folds: Folds, profile: Profile, points: list[Point], prior: float) -
     more = _padding(n)
     pad = lambda array, axis=0: np.pad(array, [(0, more * (i == axis)) for i in range(array.ndim)])  # noqa: E731
     data = {
-        "scores": pad(scores, 1),
-        "held_out": pad(folds.own(scores)),
+        # The layout in which XLA's products are fast on a CPU.
+        "scores": np.ascontiguousarray(np.moveaxis(pad(scores, 1), 3, 1)).reshape(K, J, -1),
+        "held_out": np.ascontiguousarray(np.moveaxis(pad(folds.own(scores)), 2, 0)),
         "fold": pad(folds.number.astype(np.int32)),
         "rows": pad(folds.rows),
         "training": pad(np.stack([regression.rows[:, 0] for regression in folds.held_out]), 1),
