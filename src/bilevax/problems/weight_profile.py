@@ -81,7 +81,7 @@ class _Levels(NamedTuple):
         turned = jnp.sum(S.reshape(*S.shape[:2], *P.shape[1:]) * P[:, None], axis=-1)
         H = H - jnp.einsum("kjn,kin->kji", turned * rows[:, None], turned)
         # One after the other: two batched factorizations in one program can wait for each other forever on few cores.
-        return jax.lax.map(lambda pair: jax.scipy.linalg.solve(*pair, assume_a="pos"), (H, b))
+        return jax.lax.map(lambda pair: jax.scipy.linalg.solve(pair[0], pair[1], assume_a="pos"), (H, b))
 
     @functools.partial(jax.jit, static_argnums=0)  # the audit calls it by itself
     def solve_lower(self, x: X, y: Y, data: Data) -> Y:
@@ -101,7 +101,7 @@ class _Levels(NamedTuple):
             # The longest step that lowers the objective enough; rounding decides at the end.
             good = values <= value - 1e-4 * tries[:, None] * promised + 1e-14 * jnp.abs(value)
             length = jnp.where(jnp.any(good, axis=0), tries[jnp.argmax(good, axis=0)], 0.0)
-            return k + 1, y - length[:, None] * step, promised * (length > 0)
+            return k + 1, y - length[:, None] * step, jnp.where(length > 0, promised, 0.0)
 
         start = (jnp.zeros((), jnp.int32), y, jnp.full(y.shape[0], jnp.inf, y.dtype))
         return jax.lax.while_loop(unfinished, newton, start)[1]
@@ -141,8 +141,8 @@ def weight_profile(loss: str, data: Data) -> BilevelProblem:
     `data` has arrays for K folds, n rows, C outputs, J directions and B steps of the profile: `scores` (K, J, n C) of
     each direction at each row and `held_out` (J, n, C), the same for the fold that holds the row out; `fold` and `rows`
     (n), the number of that fold and the weight of the row, which add up to 1; `training` (K, n), the weights in the
-    lower level; `targets` (n, C) and `variance` (n, 1); `profile` (B), `penalties` (K, B, J, J), `fixed` (K, J, J), which make
-    M; and the strength `prior`.
+    lower level; `targets` (n, C) and `variance` (n, 1); `profile` (B), `penalties` (K, B, J, J) and `fixed` (K, J, J),
+    which make M; and the strength `prior`.
     """
     if loss not in LEVELS:
         raise ValueError(f"weight_profile: loss must be one of {', '.join(LEVELS)}, got {loss!r}.")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
@@ -28,7 +28,7 @@ from bilevax.runs.stopping import Status
 _LARGEST_BUDGET = 30.0
 
 
-class FeatureWeights(BaseEstimator):  # type: ignore[misc]
+class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Ridge or logistic regression with one l2 weight per feature; K-fold held-out rows choose the weights.
 
     A bilevel problem: the upper level is the held-out loss of all folds, the lower level the K regressions. The weights
@@ -40,8 +40,8 @@ class FeatureWeights(BaseEstimator):  # type: ignore[misc]
         loss: "squared", "logistic" (two or more classes), or "auto": logistic for labels, squared for numbers.
         groups: features of one group share a weight: a label for each feature, or a dict from names of features to
             labels. None gives every feature its own weight.
-        budget: the most by which the logarithm of a weight may differ from equal weights, up to a common level. 0 leaves
-            plain l2.
+        budget: the most by which the logarithm of a weight may differ from equal weights, up to a common level. With 0
+            the model is plain l2.
         n_folds: every row is held out by one of so many fits.
         max_steps: the most steps of each run of `bx.solve`.
         tol: the Frank-Wolfe gap of the upper level at which a run ends, in units of the loss (squared: of a target with
@@ -49,8 +49,8 @@ class FeatureWeights(BaseEstimator):  # type: ignore[misc]
         time_limit: in seconds; when they are over, `fit` ends with the best weights so far.
         random_state: decides which rows a fold holds out.
         verbose: 1 writes a line for each stage to standard error.
-        checkpoint: a folder, or a `bx.Checkpoint`, in which `fit` keeps its regressions. After a crash or Ctrl-C the same
-            `fit` goes on from there, to the same answer.
+        checkpoint: a folder, or a `bx.Checkpoint`, in which `fit` keeps its regressions. After a crash or Ctrl-C the
+            same `fit` goes on from there, to the same answer.
 
     Attributes:
         weights_: the l2 weight of each feature: `coef_` minimises the sum of the losses + 1/2 sum of weight * coef^2.
@@ -161,7 +161,7 @@ class FeatureWeights(BaseEstimator):  # type: ignore[misc]
         }
         for name, (value, good, words) in checks.items():
             try:
-                right = bool(good(value))  # type: ignore[no-untyped-call]
+                right = bool(good(value))
             except (TypeError, ValueError):
                 right = False
             if not right:
@@ -189,8 +189,7 @@ class FeatureWeights(BaseEstimator):  # type: ignore[misc]
         self.weights_ = unit * np.exp(log_weights)
         if targets.classes is None:
             self.coef_, self.intercept_ = W[:, 0], float(b[0])
-            if hasattr(self, "classes_"):
-                del self.classes_
+            vars(self).pop("classes_", None)
         else:
             self.coef_, self.intercept_, self.classes_ = W.T.copy(), b.copy(), targets.classes
         dispersion = chosen.profile.dispersion

@@ -30,10 +30,10 @@ class Design:
     """The features: dense and centred, or sparse as they are. The intercept is the last coordinate."""
 
     def __init__(self, A: Any):
-        self.sparse = scipy.sparse.issparse(A)
-        self.A = scipy.sparse.csr_matrix(A) if self.sparse else np.asarray(A)
-        self.back_A = self.A.T.tocsr() if self.sparse else self.A.T
-        self.squares = self.back_A.multiply(self.back_A).tocsr() if self.sparse else None
+        self.sparse = bool(scipy.sparse.issparse(A))
+        self.A: Any = scipy.sparse.csr_matrix(A) if self.sparse else np.asarray(A)
+        self.back_A: Any = self.A.T.tocsr() if self.sparse else self.A.T
+        self.squares: Any = self.back_A.multiply(self.back_A).tocsr() if self.sparse else None
         self.n, self.d = self.A.shape
 
     def scores(self, P: np.ndarray) -> np.ndarray:

@@ -86,7 +86,8 @@ def run_stage(
 ) -> Stage:  # fmt: skip
     """Alternate between exact fits and the bilevel problem in their span."""
     fit_tol = 1e-8 if folds.regressions[0].direct else 1e-4
-    x, points, best, result = dict(x0), [], None, None
+    x, best, result = dict(x0), None, None
+    points: list[Point] = []
     prior = profile.dispersion / (_SURE**2 * len(folds.number)) if profile.adaptive else 0.0
     for _ in range(_ROUNDS):
         level, adaptivity = x["level"], x["adaptivity"]
