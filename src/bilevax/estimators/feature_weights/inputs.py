@@ -41,6 +41,7 @@ class Targets(NamedTuple):
 
 def squared_targets(y: np.ndarray, rows: np.ndarray) -> Targets:
     """Numbers with mean 0 and variance 1."""
+    y = np.asarray(y, float)
     mean = float(np.average(y, weights=rows))
     scale = float(np.sqrt(np.average((y - mean) ** 2, weights=rows)))
     if not scale > 1e-12 * max(1.0, abs(mean)):
@@ -54,11 +55,11 @@ def class_targets(y: np.ndarray) -> Targets:
     check_classification_targets(y)
     classes, place, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise ValueError(f"{_OWNER}: y has one class, {classes[0]!r}; give rows of at least two classes.")
+        raise ValueError(f"{_OWNER}: y has one class, {classes[0]!s}; give rows of at least two classes.")
     if counts.min() < 2:
         rare = classes[np.argmin(counts)]
         raise ValueError(
-            f"{_OWNER}: class {rare!r} has 1 row; every class needs 2, one to learn from and one to hold out. "
+            f"{_OWNER}: class {rare!s} has 1 row; every class needs 2, one to learn from and one to hold out. "
             f"Drop the class or merge it with another."
         )
     place = place.ravel()

@@ -23,6 +23,8 @@ _FACTORIZED = 1000
 """Up to so many dense features the Hessian is factorized."""
 _FLOPS = 4e9
 """Up to so many operations the covariance of the coefficients is computed; beyond, only its diagonal is estimated."""
+_SMALL = 300_000
+"""Up to so many products of features and outputs, accurate solutions cost little."""
 _STEPS = 60
 
 
@@ -35,6 +37,7 @@ class Design:
         self.back_A: Any = self.A.T.tocsr() if self.sparse else self.A.T
         self.squares: Any = self.back_A.multiply(self.back_A).tocsr() if self.sparse else None
         self.n, self.d = self.A.shape
+        self.size = self.A.nnz if self.sparse else self.A.size
 
     def scores(self, P: np.ndarray) -> np.ndarray:
         """`A W + b` for coordinates P = (W, b)."""
@@ -94,6 +97,7 @@ class Regression:
     def __init__(self, design: Design, loss: Loss, T: np.ndarray, rows: np.ndarray):
         self.design, self.loss, self.T, self.rows = design, loss, T, rows[:, None]
         self.direct = not design.sparse and design.d <= _FACTORIZED and T.shape[1] == 1
+        self.small = design.size * T.shape[1] <= _SMALL
 
     def with_intercept(self, log_weights: np.ndarray) -> np.ndarray:
         """The l2 weights of all coordinates."""
@@ -159,7 +163,7 @@ class Regression:
         """The derivatives of the minimum P when the logarithms of the weights move along these vectors."""
         weights = self.with_intercept(log_weights)
         scale = (weights**-0.5)[:, None]
-        solve = self.inverse(self.design.scores(P), scale, share=3e-3)
+        solve = self.inverse(self.design.scores(P), scale, share=1e-6 if self.small else 3e-3)
         moves = [np.append(direction, 0.0)[:, None] * P / scale for direction in along]
         return [-scale * solve(move) if np.any(move) else np.zeros_like(P) for move in moves]
 

@@ -85,7 +85,7 @@ def run_stage(
     spread: Spread | None = None,
 ) -> Stage:  # fmt: skip
     """Alternate between exact fits and the bilevel problem in their span."""
-    fit_tol = 1e-8 if folds.regressions[0].direct else 1e-4
+    fit_tol = 1e-8 if folds.regressions[0].direct or folds.regressions[0].small else 1e-4
     x, best, result = dict(x0), None, None
     points: list[Point] = []
     prior = profile.dispersion / (_SURE**2 * len(folds.number)) if profile.adaptive else 0.0
