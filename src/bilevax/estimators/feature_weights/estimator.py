@@ -12,6 +12,7 @@ import scipy.sparse
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
 from bilevax.estimators.feature_weights import inputs
@@ -24,8 +25,15 @@ from bilevax.estimators.folds import fold_numbers
 from bilevax.linalg.blas import one_blas_thread
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status
+from bilevax.runs.trace import Trace
 
 _LARGEST_BUDGET = 30.0
+
+
+def _has_classes(model: FeatureWeights) -> bool:
+    if model.loss == "squared" or (hasattr(model, "weights_") and not hasattr(model, "classes_")):
+        raise AttributeError("FeatureWeights: only models with logistic loss have probabilities and scores of classes.")
+    return True
 
 
 class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -124,8 +132,6 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         squared = inputs.chosen_loss(self.loss, y) == "squared"
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=squared, ensure_min_samples=2)
         rows = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not rows.sum() > 0:
-            raise ValueError("FeatureWeights: all sample weights are zero; at least two must be positive.")
         if np.any(rows == 0):
             X, y, rows = X[rows > 0], y[rows > 0], rows[rows > 0]
         unit = float(rows.mean())
@@ -211,7 +217,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             })  # fmt: skip
         runs = [stage.result for stage in found.stages if stage.result is not None]
         self.n_iter_ = sum(run.steps for run in runs)
-        self.trace_ = None if chosen.result is None else chosen.result.trace
+        self.trace_ = None if chosen.result is None else _without_bounds(chosen.result.trace)
         self.gap_ = chosen.gap
 
     def _say_how_it_ended(self, found: Search, limits: Limits) -> None:
@@ -238,21 +244,17 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> np.ndarray:
         return np.asarray(X @ self.coef_.T) + self.intercept_
 
+    @available_if(_has_classes)
     def decision_function(self, X: Any) -> np.ndarray:
         """The linear scores of rows; for two classes, positive means the second one."""
         X = self._checked(X)
-        self._needs_classes("decision_function")
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def _needs_classes(self, method: str) -> None:
-        if not hasattr(self, "classes_"):
-            raise AttributeError(f"FeatureWeights: {method} needs logistic loss; this model has squared loss.")
-
+    @available_if(_has_classes)
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of the classes; they account for the uncertainty of the coefficients if moderation_ > 0."""
         X = self._checked(X)
-        self._needs_classes("predict_proba")
         Z = self._scores(X)
         if self.moderation_ > 0 and self._spread is not None:
             centred = X if scipy.sparse.issparse(X) and not np.any(self._mean) else _dense(X) - self._mean
@@ -263,6 +265,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         second = expit(Z[:, 0])
         return np.column_stack([1 - second, second])
 
+    @available_if(_has_classes)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithms of the probabilities."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
@@ -296,3 +299,10 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 def _dense(X: Any) -> np.ndarray:
     return X.toarray() if scipy.sparse.issparse(X) else X
+
+
+def _without_bounds(trace: Trace) -> Trace:
+    """The rows without `gap_bound`, which a trace computes later, from the whole problem: a model must be small."""
+    names = [name for name in trace.columns if name != "gap_bound"]
+    columns = {name: trace[name] for name in names}
+    return Trace([{name: columns[name][i].item() for name in names} for i in range(len(trace))])
