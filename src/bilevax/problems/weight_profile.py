@@ -96,12 +96,25 @@ class _Levels(NamedTuple):
             g = jax.grad(lambda y: jnp.sum(self._values(x, y, data)))(y)
             step, value = self._solve(x, y, g, data), self._values(x, y, data)
             promised = jnp.sum(g * step, axis=1)
-            tries = 0.5 ** jnp.arange(8.0)
-            values = jax.lax.map(lambda t: self._values(x, y - t * step, data), tries)
-            # The longest step that lowers the objective enough; rounding decides at the end.
-            good = values <= value - 1e-4 * tries[:, None] * promised + 1e-14 * jnp.abs(value)
-            length = jnp.where(jnp.any(good, axis=0), tries[jnp.argmax(good, axis=0)], 0.0)
-            return k + 1, y - length[:, None] * step, jnp.where(length > 0, promised, 0.0)
+
+            def lowers(t: Array) -> Array:
+                wanted = value - 1e-4 * t * promised + 1e-14 * jnp.abs(value)  # rounding decides at the end
+                return self._values(x, y - t[:, None] * step, data) <= wanted
+
+            def too_long(carry: tuple[Array, Array, Array]) -> Array:
+                tries, _, good = carry
+                return (tries < _HALVINGS) & ~jnp.all(good)
+
+            def shorter(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                tries, t, good = carry
+                t = jnp.where(good, t, 0.5 * t)
+                return tries + 1, t, lowers(t)
+
+            whole = jnp.ones_like(promised)
+            tries = (jnp.zeros((), jnp.int32), whole, lowers(whole))
+            _, t, good = jax.lax.while_loop(too_long, shorter, tries)
+            length = jnp.where(good, t, 0.0)
+            return k + 1, y - length[:, None] * step, jnp.where(good, promised, 0.0)
 
         start = (jnp.zeros((), jnp.int32), y, jnp.full(y.shape[0], jnp.inf, y.dtype))
         return jax.lax.while_loop(unfinished, newton, start)[1]
@@ -125,7 +138,7 @@ def _of_softmax(Z: Array) -> tuple[Array, Array]:
     return P, P
 
 
-_NEWTON_STEPS, _DECREASE = 30, 1e-18
+_NEWTON_STEPS, _HALVINGS, _DECREASE = 100, 40, 1e-18
 LEVELS = {
     "squared": _Levels(_squared, _flat),
     "logistic": _Levels(_logistic, _of_logistic),

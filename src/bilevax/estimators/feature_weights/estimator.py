@@ -195,7 +195,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.weights_ = unit * np.exp(log_weights)
         if targets.classes is None:
             self.coef_, self.intercept_ = W[:, 0], float(b[0])
-            vars(self).pop("classes_", None)
+            self.__dict__.pop("classes_", None)
         else:
             self.coef_, self.intercept_, self.classes_ = W.T.copy(), b.copy(), targets.classes
         dispersion = chosen.profile.dispersion
@@ -244,14 +244,14 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> np.ndarray:
         return np.asarray(X @ self.coef_.T) + self.intercept_
 
-    @available_if(_has_classes)
+    @available_if(_has_classes)  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> np.ndarray:
         """The linear scores of rows; for two classes, positive means the second one."""
         X = self._checked(X)
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @available_if(_has_classes)
+    @available_if(_has_classes)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of the classes; they account for the uncertainty of the coefficients if moderation_ > 0."""
         X = self._checked(X)
@@ -265,7 +265,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         second = expit(Z[:, 0])
         return np.column_stack([1 - second, second])
 
-    @available_if(_has_classes)
+    @available_if(_has_classes)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithms of the probabilities."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))

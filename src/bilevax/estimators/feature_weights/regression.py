@@ -31,13 +31,21 @@ _STEPS = 60
 class Design:
     """The features: dense and centred, or sparse as they are. The intercept is the last coordinate."""
 
+    A: Any
+    back_A: Any
+    squares: Any
+    """Of the transposed features, if they are sparse."""
+
     def __init__(self, A: Any):
         self.sparse = bool(scipy.sparse.issparse(A))
-        self.A: Any = scipy.sparse.csr_matrix(A) if self.sparse else np.asarray(A)
-        self.back_A: Any = self.A.T.tocsr() if self.sparse else self.A.T
-        self.squares: Any = self.back_A.multiply(self.back_A).tocsr() if self.sparse else None
-        self.n, self.d = self.A.shape
-        self.size = self.A.nnz if self.sparse else self.A.size
+        if self.sparse:
+            A = scipy.sparse.csr_matrix(A)
+            self.A, self.back_A, self.size = A, A.T.tocsr(), int(A.nnz)
+            self.squares = self.back_A.multiply(self.back_A).tocsr()
+        else:
+            A = np.asarray(A)
+            self.A, self.back_A, self.squares, self.size = A, A.T, None, A.size
+        self.n, self.d = A.shape
 
     def scores(self, P: np.ndarray) -> np.ndarray:
         """`A W + b` for coordinates P = (W, b)."""
