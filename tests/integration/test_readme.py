@@ -108,6 +108,7 @@ SLOW = {
     "05_clean_labels.py",
     "06_neural_network.py",
     "07_text_feature_weights.py",
+    "08_feature_weights.py",
 }
 """Examples that compile twenty methods or work on large data."""
 
