@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bilevax as bx
-from bilevax.estimators import FeatureWeights
+from bilevax.estimators import FeatureWeights, load
 from bilevax.estimators.feature_weights import stages
 from bilevax.estimators.feature_weights.kept import Kept
 from bilevax.estimators.feature_weights.losses import Logistic, Softmax, Squared
@@ -165,12 +165,25 @@ def test_how_the_search_ended_is_told(models, kind):
     assert model.status_ == "CONVERGED", model.message_
     assert "from exact fits is at most 0.0001" in model.message_ and model.gap_ <= 1e-4
     assert len(model.trace_) >= 1 and model.n_iter_ >= 0 and model.seconds_ > 0
-    assert [choice["chosen"] for choice in model.choices_].count(True) == 1
-    chosen = next(choice for choice in model.choices_ if choice["chosen"])
+    assert [choice["chosen"] for choice in model.stages_].count(True) == 1
+    chosen = next(choice for choice in model.stages_ if choice["chosen"])
     assert chosen["difference"] == 0 and chosen["standard_error"] == 0
-    assert model.choices_[0]["weights"] == "equal weights"
+    assert model.stages_[0]["weights"] == "equal weights"
     words = str(model)
-    assert "chosen: " in words and "most useful features: " in words and "standard error" in words
+    assert "chosen  " in words and "most useful  " in words and "standard error" in words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_comes_back_from_its_file(models, kind, tmp_path):
+    model, X = models[kind], table(kind)[0]
+    again, schema = load(model.save(tmp_path / "model.npz"))
+    assert schema is None and again.choices_ == model.choices_
+    assert again.ranking_.tolist() == model.ranking_.tolist()
+    if kind == "squared":
+        np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-4, atol=1e-5)
+    else:
+        np.testing.assert_allclose(again.predict_proba(X), model.predict_proba(X), atol=1e-5)
+    assert str(again).splitlines()[:2] == str(model).splitlines()[:2]
 
 
 @pytest.mark.slow
@@ -180,14 +193,14 @@ def test_fewer_features_than_that_are_useful_in_many(models):
     y = X[:, :4] @ [1.0, -1.0, 1.0, -1.0] + rng.standard_normal(150)
     model = FeatureWeights().fit(X, y)
     assert set(model.ranking_[:4]) == {0, 1, 2, 3} and model.adaptivity_ > 0.5
-    assert model.choices_[0]["difference"] > 2 * model.choices_[0]["standard_error"] > 0
+    assert model.stages_[0]["difference"] > 2 * model.stages_[0]["standard_error"] > 0
 
 
 @pytest.mark.slow
 def test_without_a_budget_it_is_plain_l2():
     X, y = table("squared")
     model = FeatureWeights(budget=0).fit(X, y)
-    chosen = next(choice for choice in model.choices_ if choice["chosen"])["weights"]
+    chosen = next(choice for choice in model.stages_ if choice["chosen"])["weights"]
     expected = X.var(axis=0) if "standardised" in chosen else np.ones(12)
     np.testing.assert_allclose(model.weights_ / model.weights_[0], expected / expected[0], rtol=1e-8)
     small = FeatureWeights(budget=0.5).fit(X, y)
@@ -328,7 +341,7 @@ def test_ctrl_c_ends_the_search_with_a_model(monkeypatch):
     monkeypatch.setattr(stages, "run_stage", interrupted)
     model = FeatureWeights().fit(*table("squared"))
     assert model.status_ == "STOPPED" and model.message_ == "the user stopped the fit"
-    assert len(model.choices_) == 1 and np.all(np.isfinite(model.coef_))
+    assert len(model.stages_) == 1 and np.all(np.isfinite(model.coef_))
 
 
 @pytest.mark.slow

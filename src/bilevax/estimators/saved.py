@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bilevax.estimators import model_file
+from bilevax.estimators.feature_weights import model_format as feature_weights
 from bilevax.estimators.matrix_completion import model_file as completion
 from bilevax.estimators.multitask import model_format as multitask
 
-FORMATS: tuple[model_file.Format, ...] = (completion.FORMAT, multitask.FORMAT)
+FORMATS: tuple[model_file.Format, ...] = (completion.FORMAT, multitask.FORMAT, feature_weights.FORMAT)
 """A new estimator adds its `ModelFormat` here."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
+from bilevax.estimators.choices import Choice
 from bilevax.estimators.feature_weights import inputs
 from bilevax.estimators.feature_weights.kept import Kept, checksum
 from bilevax.estimators.feature_weights.regression import Design, Regression
@@ -64,8 +66,10 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         weights_: the l2 weight of each feature: `coef_` minimises the sum of the losses + 1/2 sum of weight * coef^2.
         ranking_: the numbers of the features, the most useful first.
         coef_, intercept_, classes_: the fit on all rows, as in scikit-learn; classes_ for logistic loss only.
-        choices_: a dict for each stage that was tried, with its held-out loss, the difference to the chosen one and the
-            standard error of that difference.
+        choices_: what held-out rows chose, against what, by how much, with standard errors.
+        held_out_loss_: of the chosen weights, half the squared error or the log loss; a little too low, since they were
+            chosen by it.
+        stages_: a dict for each stage that was tried, with its held-out loss and its difference to the chosen one.
         adaptivity_, moderation_: the chosen parameters; 0 is plain l2, and plain probabilities.
         status_, message_: how the search ended, as in `bx.Status`, and why.
         trace_: the rows of the last run of `bx.solve` in the chosen stage, a `bx.Trace`; None if there was none.
@@ -207,14 +211,21 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.adaptivity_ = chosen.point.adaptivity if chosen.profile.adaptive else 0.0
         self.moderation_ = chosen.moderation if chosen.spread is not None else 0.0
         self._spread, self._mean = chosen.spread, features.mean
-        self.choices_ = []
+        self.stages_: list[dict[str, Any]] = []
         for stage in found.stages:
             mean, error = difference(folds, stage, chosen)
-            self.choices_.append({
+            self.stages_.append({
                 "weights": stage.name, "chosen": stage is chosen, "held_out_loss": stage.value * targets.scale**2,
                 "difference": mean * targets.scale**2, "standard_error": error * targets.scale**2,
                 "adaptivity": stage.point.adaptivity if stage.profile.adaptive else 0.0, "moderation": stage.moderation,
             })  # fmt: skip
+        measure = "squared loss" if targets.classes is None else "log loss"
+        self.held_out_loss_ = chosen.value * targets.scale**2
+        self.choices_ = [
+            Choice("weights", chosen.name, str(tried["weights"]), tried["difference"], tried["standard_error"], measure)
+            for tried in self.stages_
+            if not tried["chosen"]
+        ]
         runs = [stage.result for stage in found.stages if stage.result is not None]
         self.n_iter_ = sum(run.steps for run in runs)
         self.trace_ = None if chosen.result is None else _without_bounds(chosen.result.trace)
@@ -290,6 +301,13 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         X = self._checked(X)
         scale = self.weights_**-0.5
         return X.multiply(scale).tocsr() if scipy.sparse.issparse(X) else X * scale
+
+    def save(self, path: str | Path, schema: Any = None) -> Path:
+        """Write the model to a file that `bx.estimators.load` reads; `schema` says how a table becomes X."""
+        check_is_fitted(self, "weights_")
+        from bilevax.estimators.feature_weights.model_format import FORMAT  # which needs this class
+
+        return FORMAT.save(self, path, schema)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Those of the features that were fitted."""

@@ -12,21 +12,17 @@ def describe(model: Any) -> str:
     classes = getattr(model, "classes_", None)
     names = getattr(model, "feature_names_in_", None)
     kind = "squared loss" if classes is None else f"logistic loss, {len(classes)} classes"
-    chosen = next(choice for choice in model.choices_ if choice["chosen"])
+    unit = "squared loss" if classes is None else "log loss"
     spread = np.log10(model.weights_.max() / model.weights_.min())
     lines = [
-        f"FeatureWeights: {kind}, {len(model.weights_)} features, {model.status_} in {model.seconds_:.1f} s",
-        f"  {model.message_}",
-        f"  chosen: {chosen['weights']}, held-out loss {chosen['held_out_loss']:.5g}; "
-        f"weights spread over {spread:.1f} powers of ten",
+        f"FeatureWeights ({kind}) of {len(model.weights_)} features",
+        f"  held out     {unit} {model.held_out_loss_:.5g}; the weights spread over {spread:.1f} powers of ten",
     ]
-    for choice in model.choices_:
-        if not choice["chosen"]:
-            lines.append(
-                f"  {choice['weights']}: {choice['difference']:+.2g} (standard error {choice['standard_error']:.2g})"
-            )
+    lines += [f"  chosen       {choice.words()}" for choice in model.choices_]
     if model.moderation_ > 0:
-        lines.append(f"  probabilities are moderated by {model.moderation_:.2g} times the uncertainty of the score")
+        lines.append(f"  moderated    probabilities, by {model.moderation_:.2g} times the uncertainty of the score")
     best = [str(j if names is None else names[j]) for j in model.ranking_[:10]]
-    lines.append(f"  most useful features: {', '.join(best)}{', ...' if len(model.weights_) > 10 else ''}")
+    lines.append(f"  most useful  {', '.join(best)}{', ...' if len(model.weights_) > 10 else ''}")
+    if hasattr(model, "message_"):  # not in a model that was read from a file
+        lines.append(f"  ended        {model.status_} after {model.seconds_:.1f} s: {model.message_}")
     return "\n".join(lines)
