@@ -60,6 +60,9 @@ def test_coefficients_and_their_covariance_are_those_of_the_dense_posterior():
     for t in range(T):
         own = slice(t * d, (t + 1) * d)
         np.testing.assert_allclose(found.spread()[t], left[own, own], atol=1e-10)
+        for r in range(T):
+            other = left[own, r * d : (r + 1) * d]
+            np.testing.assert_allclose(found.slope_covariances()[t, r], np.trace(other[:-1, :-1]), atol=1e-10)
         np.testing.assert_allclose(found.uncertain_errors()[t], np.trace(A[t].T @ A[t] @ left[own, own]), rtol=1e-9)
 
 

@@ -14,7 +14,18 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 from bilevax.problem import BilevelProblem
-from bilevax.problems.linked_tasks import Data, LinkedTasks, X, Y, coefficients, prior_data, prior_start
+from bilevax.problems.linked_tasks import (
+    DEVIATION,
+    SPAN,
+    Data,
+    LinkedTasks,
+    X,
+    Y,
+    coefficients,
+    prior_data,
+    prior_of_sizes,
+    prior_start,
+)
 
 
 def _losses(W: Float[Array, "T d"], data: Data) -> Float[Array, " n"]:
@@ -25,10 +36,10 @@ def _losses(W: Float[Array, "T d"], data: Data) -> Float[Array, " n"]:
 
 @jax.jit  # checks call it by itself, and a loop that is not compiled with the rest is compiled anew each time
 def upper(x: X, y: Y, data: Data) -> Scalar:
-    """The mean loss on held-out rows."""
+    """The mean loss on held-out rows, and the prior of the sizes."""
     W = jnp.einsum("j,kjtd->ktd", x["mix"], coefficients(x, y, data))
     folds = jax.lax.map(lambda part: part[1] @ _losses(part[0], data), (W, data["valid"]))
-    return jnp.sum(folds) / data["rows"]
+    return jnp.sum(folds) / data["rows"] + prior_of_sizes(x, data)
 
 
 @jax.jit
@@ -45,14 +56,22 @@ def lower(x: X, y: Y, data: Data) -> Scalar:
 
 
 def linked_classifiers(
-    rows: Any, train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *, span: float = 4.0
+    rows: Any,
+    train: Any,
+    valid: Any,
+    own: Any,
+    loadings: Any,
+    shared: Any,
+    *,
+    span: float = SPAN,
+    deviation: float = DEVIATION,
 ) -> LinkedTasks:
     """The problem for K folds, J models, T tasks, d features and Q shared parts.
 
     Args:
         rows: features of shape (n, d), labels -1 and 1, and the number of the task of each row.
         train, valid: weights of the rows in each fold, of shape (K, n), where it learns and where it is judged.
-        own, loadings, shared, span: as for `linked_tasks`.
+        own, loadings, shared, span, deviation: as for `linked_tasks`.
 
     >>> import numpy as np, bilevax as bx
     >>> from bilevax.problems import linked_classifiers
@@ -78,7 +97,8 @@ def linked_classifiers(
     if task.shape != b.shape or not (0 <= task.min() and task.max() < n_tasks):
         raise ValueError(f"linked_classifiers: task must number the task of each row, from 0 to {n_tasks - 1}.")
     prior = prior_data("linked_classifiers", (len(train), n_tasks, A.shape[1]), own, loadings, shared)
-    data = {"A": A, "b": b, "train": train, "valid": valid, "rows": valid.sum(), **prior}
+    data = {"A": A, "b": b, "train": train, "valid": valid, "rows": valid.sum()}
+    data |= {"certainty": 1 / (deviation**2 * valid.sum()), **prior}
     data = {"task": jnp.asarray(task), **jax.tree.map(lambda part: jnp.asarray(part, float), data)}
     domain, x0, y0 = prior_start(own.shape, loadings.shape[-1], span)
     return LinkedTasks(BilevelProblem(upper, lower, domain, data), x0, y0)

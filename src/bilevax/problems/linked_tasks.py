@@ -8,7 +8,8 @@ s_t belongs to the task alone, z_q is shared by all tasks, and the loading u_tq 
 loading 1 gives the mean of all tasks). Few numbers are left to choose: the factors b and c, and the weights p_j of the
 models, whose coefficients are averaged.
 
-    min over x of   held-out loss of the averages over all folds    p in a simplex, the logarithms of b and c in a box
+    min over x of   held-out loss of the averages over all folds, and a weak prior of the factors
+                    p in a simplex, the logarithms of b and c in a box
     y = argmin of   training losses of all folds and models + (|s|^2 + |z|^2) / 2
 
 In y, s and z are divided by their standard deviations. Nothing is divided by a covariance: every b and c is allowed,
@@ -50,12 +51,18 @@ def coefficients(x: X, y: Y, data: Data) -> Float[Array, "K J T d"]:
     return data["scales"] * _unscaled(x, y, data)
 
 
+def prior_of_sizes(x: X, data: Data) -> Scalar:
+    """A weak normal prior on the logarithms of b and c: where held-out rows say nothing, they stay where they are."""
+    return 0.5 * data["certainty"] * (jnp.sum(x["own"] ** 2) + jnp.sum(x["shared"] ** 2))
+
+
 def upper(x: X, y: Y, data: Data) -> Scalar:
-    """Half the mean squared error on held-out rows, in units of the noise variance."""
+    """Half the mean squared error on held-out rows, in units of the noise variance, and the prior of the sizes."""
     held_out = data["valid"]
     W = jnp.einsum("j,kjtd->ktd", x["mix"], coefficients(x, y, data))
     predicted = jnp.einsum("ktab,ktb->kta", held_out["G"], W)
-    return (0.5 * jnp.sum(W * predicted) - jnp.sum(W * held_out["h"]) + held_out["const"]) / held_out["rows"]
+    loss = 0.5 * jnp.sum(W * predicted) - jnp.sum(W * held_out["h"]) + held_out["const"]
+    return loss / held_out["rows"] + prior_of_sizes(x, data)
 
 
 def lower(x: X, y: Y, data: Data) -> Scalar:
@@ -122,7 +129,19 @@ class LinkedTasks(NamedTuple):
     y0: Y
 
 
-def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *, span: float = 4.0) -> LinkedTasks:
+SPAN, DEVIATION = 4.0, 3.0
+
+
+def linked_tasks(
+    train: Any,
+    valid: Any,
+    own: Any,
+    loadings: Any,
+    shared: Any,
+    *,
+    span: float = SPAN,
+    deviation: float = DEVIATION,
+) -> LinkedTasks:
     """The problem for K folds, J models, T tasks, d features and Q shared parts.
 
     Divide the rows of a task by the standard deviation of its noise before you compute its moments, and scale features
@@ -136,6 +155,7 @@ def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *
         loadings: u, of shape (K, J, T, Q). Those of a fold must be found without its held-out rows.
         shared: variances of the shared parts, of shape (K, J, Q, d).
         span: how far the logarithms of the factors b and c may move from 0.
+        deviation: standard deviation of a normal prior on them; the held-out loss counts as a log-likelihood.
 
     >>> import numpy as np, bilevax as bx
     >>> from bilevax.problems import linked_tasks
@@ -156,6 +176,7 @@ def linked_tasks(train: Any, valid: Any, own: Any, loadings: Any, shared: Any, *
     data = {
         "train": {"vectors": vectors, "values": np.maximum(values, 0.0), "h": scales * h[:, None]},
         "valid": {"G": held_G, "h": held_h, "const": 0.5 * held_squares, "rows": held_rows},
+        "certainty": 1 / (deviation**2 * held_rows),
         **prior,
     }
     data = jax.tree.map(lambda part: jnp.asarray(part, float), data)

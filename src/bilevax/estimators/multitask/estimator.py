@@ -70,7 +70,8 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         own_coef_, own_intercept_: a regression of each task alone.
         pooled_coef_, pooled_intercept_: one regression for all tasks, which an unknown task gets.
         pull_: how far each task was pulled, from 0 (its own regression) to 1 (the one for all tasks).
-        task_covariance_, task_correlation_: how the coefficients of tasks vary together.
+        task_covariance_, task_correlation_: expected products of the slopes of two tasks, in units of scaled features;
+            the correlation is 1 for tasks with the same slopes and 0 for tasks that have nothing in common.
         shares_: whether tasks share anything.
         mix_: kinds of models with their weights.
         choices_: what held-out rows chose, against what, by how much, with standard errors.
@@ -219,9 +220,9 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         else:  # tasks are in different units, or their features have nothing to do with each other
             self.pooled_coef_, self.pooled_intercept_ = np.zeros(self.coef_.shape[1]), np.mean(units.target[0])
         self.pull_ = learned.pull
-        self.task_covariance_ = learned.covariance
-        size = np.sqrt(np.maximum(np.diag(learned.covariance), 1e-300))
-        self.task_correlation_ = learned.covariance / np.outer(size, size)
+        self.task_covariance_ = products = learned.blended.products
+        size = np.sqrt(np.maximum(np.diag(products), 1e-300))
+        self.task_correlation_ = products / np.outer(size, size)
         self.shares_, self.mix_ = learned.shares, learned.mix
         self.choices_ = learned.held_out.choices(learned.shares) if len(self.tasks_) > 1 and learned.linked else []
         self.held_out_ = learned.held_out.errors(learned.shares)

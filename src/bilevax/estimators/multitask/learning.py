@@ -39,7 +39,7 @@ class Sample(Protocol):
         """The prior of this kind that makes the rows most likely."""
 
     def fitted(self, prior: Prior) -> Any:
-        """Has `coefficients` and `spread()`."""
+        """Has `coefficients`, `spread()` and `slope_covariances()`."""
 
     def losses(self, W: np.ndarray) -> np.ndarray:
         """The loss of each task."""
@@ -59,6 +59,8 @@ class Fitted(NamedTuple):
     """tasks by features"""
     spread: np.ndarray
     """covariances, tasks by features by features"""
+    products: np.ndarray
+    """Expected products of the slopes of two tasks, averaged over features."""
 
 
 class Learned(NamedTuple):
@@ -69,8 +71,6 @@ class Learned(NamedTuple):
     """Every task alone."""
     pooled: np.ndarray
     """One regression for all rows."""
-    covariance: np.ndarray
-    """of the tasks"""
     mix: list[tuple[str, float]]
     """Kinds of priors with their weights."""
     shares: bool
@@ -114,7 +114,6 @@ def learn(rows: Rows, units: Units, options: Options, *, began: float, classes: 
         blended=blended,
         own=own,
         pooled=one_for_all,
-        covariance=_covariance(blended),
         mix=[(kind.words, float(share)) for kind, share in zip(kinds if shares else kinds[-1:], mix, strict=True)],
         shares=shares,
         linked=linked,
@@ -167,18 +166,12 @@ def _blend(rows: Sample, priors: list[Prior], mix: np.ndarray) -> Fitted:
     """Average the models; their differences add to what is not sure."""
     fits = [rows.fitted(prior) for prior in priors]
     W = np.einsum("j,jtf->tf", mix, [fit.coefficients for fit in fits])
-    spread = np.zeros((*W.shape, W.shape[1]))
+    spread, products = np.zeros((*W.shape, W.shape[1])), np.zeros((len(W), len(W)))
     for share, fit in zip(mix, fits, strict=True):
-        off = fit.coefficients - W
+        off, slopes = fit.coefficients - W, fit.coefficients[:, :-1]
         spread += share * (fit.spread() + off[:, :, None] * off[:, None, :])
-    return Fitted(W, spread)
-
-
-def _covariance(fitted: Fitted) -> np.ndarray:
-    """Expected products of the slopes of two tasks, averaged over features. That the prior fits is not needed."""
-    slopes = fitted.W[:, :-1]
-    variances = np.einsum("tff->tf", fitted.spread)[:, :-1]
-    return (slopes @ slopes.T + np.diag(variances.sum(axis=1))) / max(slopes.shape[1], 1)
+        products += share * (slopes @ slopes.T + fit.slope_covariances()) / max(slopes.shape[1], 1)
+    return Fitted(W, spread, products)
 
 
 def _losses(parts: Parts, priors: list[list[Prior]], mix: np.ndarray) -> np.ndarray:

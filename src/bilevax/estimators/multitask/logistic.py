@@ -118,6 +118,10 @@ class LogisticFit:
         """Covariance of the coefficients of each task."""
         return self._around.spread()
 
+    def slope_covariances(self) -> np.ndarray:
+        """As that of a `Posterior`."""
+        return self._around.slope_covariances()
+
 
 def logistic_samples(
     rows: Rows, units: Units, folds: np.ndarray, n_folds: int

@@ -71,6 +71,7 @@ class Posterior:
         size = np.sqrt(prior.shared).reshape(Q * d)
         spread = np.linalg.inv(np.eye(Q * d) + size[:, None] * normal.reshape(Q * d, Q * d) * size)
         spread = size[:, None] * spread * size
+        self._joint_spread = spread
         self.shared = (spread @ (U.T @ self.right).reshape(Q * d)).reshape(Q, d)
         """Expected z, shared parts by features."""
         self.shared_spread = spread.reshape(Q, d, Q, d).swapaxes(1, 2).reshape(Q * Q, d * d)
@@ -94,6 +95,17 @@ class Posterior:
         """Covariance of w_t, tasks by features by features."""
         rest = np.eye(self._P.shape[1]) - self._B
         return self._P + rest @ self._task_spread @ rest.swapaxes(1, 2)
+
+    def slope_covariances(self) -> np.ndarray:
+        """The sum over all features but the last of the covariance of w_t and w_r, tasks by tasks."""
+        T, d = self.own.shape
+        Q = self._loadings.shape[1]
+        values, vectors = np.linalg.eigh(self._joint_spread)
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))).reshape(Q, d, Q * d)
+        rest = (np.eye(d) - self._B)[:, :-1]
+        parts = rest @ np.einsum("tq,qfk->tfk", self._loadings, root)
+        flat = parts.reshape(T, -1)
+        return flat @ flat.T + np.diag(np.einsum("tff->tf", self._P)[:, :-1].sum(axis=1))
 
     def uncertain_errors(self) -> np.ndarray:
         """What the uncertainty of w_t adds to the expected sum of squared errors of each task."""
