@@ -67,7 +67,9 @@ def report(metrics: Mapping[str, Any], trial: Trial) -> str:
     """The model in words, the table of errors and the verdict."""
     from bilevax.drawing.tables import markdown
 
-    model = fit_words(str(trial.estimator), metrics["status"])
+    told = getattr(trial.estimator, "describe", None)  # names features where that says something
+    words = str(trial.estimator) if told is None else told(trial.schema.encoder.names)
+    model = fit_words(words, metrics["status"])
     if metrics["errors"] is None:
         return f"{model}\nNothing was held out, so there is no error to tell."
     rows = [

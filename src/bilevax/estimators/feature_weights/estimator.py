@@ -111,7 +111,12 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __str__(self) -> str:
         """In words once it is fitted; before, its parameters."""
-        return describe(self) if hasattr(self, "weights_") else repr(self)
+        return self.describe() if hasattr(self, "weights_") else repr(self)
+
+    def describe(self, names: Any = None) -> str:
+        """One screen about the fitted model; `names` of the features, if X had none."""
+        check_is_fitted(self, "weights_")
+        return describe(self, names)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -149,7 +154,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             features.A, targets.T, rows, numbers, folds.number, float(self.budget), float(self.tol), self.max_steps
         )
         with one_blas_thread(), Kept(self.checkpoint, about) as kept, Interrupt(saved=kept.on) as interrupt:
-            limits = Limits(began, self.time_limit, interrupt, int(self.max_steps), float(self.tol), self.verbose)
+            limits = Limits(began, self.time_limit, interrupt, int(self.max_steps), float(self.tol))
             bases = inputs.first_weights(features, pool)
             found = search(folds, bases, pool, min(float(self.budget), _LARGEST_BUDGET), limits, kept, self._report)
             log_weights = found.chosen.log_weights(-1)
@@ -222,7 +227,9 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         measure = "squared loss" if targets.classes is None else "log loss"
         self.held_out_loss_ = chosen.value * targets.scale**2
         self.choices_ = [
-            Choice("weights", chosen.name, str(tried["weights"]), tried["difference"], tried["standard_error"], measure)
+            Choice(
+                "model with", chosen.name, str(tried["weights"]), tried["difference"], tried["standard_error"], measure
+            )
             for tried in self.stages_
             if not tried["chosen"]
         ]

@@ -41,7 +41,6 @@ class Limits(NamedTuple):
     interrupt: Interrupt
     max_steps: int
     tol: float
-    verbose: int
 
     @property
     def reached(self) -> bool:
@@ -128,7 +127,7 @@ def _solve(loss: str, data: dict[str, Any], x: dict[str, float], y0: np.ndarray,
         return solve_upper_level(
             weight_profile(loss, arrays), start, jnp.asarray(y0), owner="FeatureWeights", tol=limits.tol,
             max_steps=limits.max_steps, began=limits.began, time_limit=limits.time_limit, checkpoint=None,
-            verbose=limits.verbose,
+            verbose=0,
         )  # fmt: skip
 
 

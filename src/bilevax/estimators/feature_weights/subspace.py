@@ -18,7 +18,8 @@ POINTS = 3
 """How many points span the subspace."""
 BINS = 512
 """How many values the profile has: logarithms of weights are rounded to about 0.02."""
-_DEPENDENT = 1e-10
+_DEPENDENT = 1e-7
+"""Directions of less than this share of the largest are left out: their rounding errors, divided by it, would count."""
 
 
 class Folds(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 
-def describe(model: Any) -> str:
+def describe(model: Any, names: Any = None) -> str:
     """A few lines: the loss, what was chosen, how sure that is, and the most useful features."""
     classes = getattr(model, "classes_", None)
-    names = getattr(model, "feature_names_in_", None)
+    names = getattr(model, "feature_names_in_", None) if names is None else names
     kind = "squared loss" if classes is None else f"logistic loss, {len(classes)} classes"
     unit = "squared loss" if classes is None else "log loss"
     spread = np.log10(model.weights_.max() / model.weights_.min())
