@@ -17,6 +17,7 @@ QUICK = {
     "05_clean_labels.py": ["5500", "1"],
     "06_neural_network.py": ["2"],
     "07_text_feature_weights.py": ["1"],
+    "09_multitask.py": ["12"],
 }
 """Arguments that make an example short."""
 
@@ -109,6 +110,7 @@ SLOW = {
     "06_neural_network.py",
     "07_text_feature_weights.py",
     "08_feature_weights.py",
+    "09_multitask.py",
 }
 """Examples that compile twenty methods or work on large data."""
 

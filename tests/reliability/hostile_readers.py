@@ -29,6 +29,7 @@ from bilevax import estimators, packed
 from bilevax.datasets import frames, idx, libsvm, npz, ratings
 from bilevax.datasets.download import _member
 from bilevax.datasets.registry import DataFile
+from bilevax.datasets.tasks import read_tasks
 from bilevax.estimators import MatrixCompletion
 from bilevax.files import unpacked
 from bilevax.ratings import read_pairs, read_ratings, read_titles
@@ -218,21 +219,34 @@ def newsgroups():
 
 def matlab(pack=True):
     """X of 3 x 2 and y in the format of MATLAB 5."""
+    return _matlab_file(pack, X=np.arange(6.0).reshape(3, 2), y=np.ones((3, 1)))
 
+
+def matlab_cells(pack=True):
+    """Two cells of X and of Y in the format of MATLAB 5."""
+    return _matlab_file(pack, X=[np.arange(6.0).reshape(3, 2), np.ones((1, 2))], Y=[np.ones((3, 1)), np.ones((1, 1))])
+
+
+def _matlab_file(pack, **arrays):
     def element(kind, content):
         return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
 
     def matrix(name, array):
-        flags, shape = struct.pack("<II", 6, 0), struct.pack("<ii", *array.shape)
-        parts = element(6, flags) + element(5, shape) + element(1, name) + element(9, array.tobytes("F"))
-        whole = element(14, parts)
+        cells = isinstance(array, list)
+        flags, shape = struct.pack("<II", 1 if cells else 6, 0), (1, len(array)) if cells else array.shape
+        parts = element(6, flags) + element(5, struct.pack("<ii", *shape)) + element(1, name)
+        inner = b"".join(matrix(b"", cell) for cell in array) if cells else element(9, array.tobytes("F"))
+        return element(14, parts + inner)
+
+    def top(name, array):
+        whole = matrix(name.encode(), array)
         if not pack:
             return whole
         packed_ = zlib.compress(whole)
         return struct.pack("<II", 15, len(packed_)) + packed_
 
     start = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
-    return start + matrix(b"X", np.arange(6.0).reshape(3, 2)) + matrix(b"y", np.ones((3, 1)))
+    return start + b"".join(top(name, array) for name, array in arrays.items())
 
 
 IDX = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 4) + bytes(range(24))
@@ -288,6 +302,11 @@ def sparse_table(path):
 def dense_table(path):
     X, y = libsvm.read_dense(path, 2)
     assert X.shape == (len(y), 2)
+
+
+def tasks(path):
+    X, y, task = read_tasks(path, 2)
+    assert X.shape == (len(y), 2) and len(task) == len(y)
 
 
 def counts(path):
@@ -391,6 +410,7 @@ READERS = {
     "LIBSVM": Reader(raw(lambda: LIBSVM), sparse_table, "table"),
     "LIBSVM bzip2": Reader(raw(lambda: bz2.compress(LIBSVM)), sparse_table, "table.bz2"),
     "MATLAB": Reader(lambda change, part: change(matlab(pack=part % 2 == 0)), dense_table, "table.mat"),
+    "MATLAB cells": Reader(lambda change, part: change(matlab_cells(pack=part % 2 == 0)), tasks, "tasks.mat"),
     "newsgroups": Reader(in_archive(newsgroups), counts, "newsgroups.npz"),
     "MovieLens": Reader(
         raw(lambda: MOVIELENS), of_publisher(partial(ratings.read_movielens, separator=b"::")), "ratings.dat"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 from scipy.sparse import csr_array
 
 from bilevax import datasets
@@ -31,6 +32,7 @@ from bilevax.datasets.libsvm import read_dense, read_sparse
 from bilevax.datasets.npz import read_newsgroups
 from bilevax.datasets.ratings import read_book_crossing, read_movielens
 from bilevax.datasets.registry import ENTRIES
+from bilevax.datasets.tasks import read_tasks
 
 TEXT = b"1 1:0.5 3:2\n-1 2:1e-3\n"
 OTHER = b"1 1:0.5 3:2\n-1 2:2e-3\n"
@@ -394,6 +396,64 @@ def test_a_row_of_a_sparse_table_may_be_empty(tmp_path):
     np.testing.assert_array_equal(y, [1, -1, 1, -1, 2])
 
 
+def in_cells(arrays):
+    cells = np.empty((1, len(arrays)), object)
+    for i, array in enumerate(arrays):
+        cells[0, i] = array
+    return cells
+
+
+def matlab_file(path, packed=False, **arrays):
+    parts = {name: in_cells(part) if isinstance(part, list) else part for name, part in arrays.items()}
+    scipy.io.savemat(path, parts, do_compression=packed)
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.float32, float])
+def test_cells_of_a_matlab_file_are_tasks(tmp_path, packed, kind):
+    Xs = [np.arange(6).reshape(3, 2).astype(kind), np.array([[7, 8]], kind)]
+    ys = [np.array([[1], [2], [3]], kind), np.array([[4]], kind)]
+    X, y, task = read_tasks(matlab_file(tmp_path / "t.mat", packed, X=Xs, other=[Xs], Y=ys), 2)
+    np.testing.assert_array_equal(X, [[0, 1], [2, 3], [4, 5], [7, 8]])
+    np.testing.assert_array_equal(y, [1, 2, 3, 4])
+    np.testing.assert_array_equal(task, [0, 0, 0, 1])
+    assert X.dtype == y.dtype == float
+
+
+ROW = np.ones((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": [ROW]}, "not a MATLAB file with X and Y"),
+        ({"X": ROW, "Y": [ROW]}, "not a MATLAB file with X and Y"),
+        ({"X": [in_cells([ROW])], "Y": [ROW]}, "not a MATLAB file with X and Y"),
+        ({"X": ["text"], "Y": [ROW]}, "not a MATLAB file with X and Y"),
+        ({"X": [1j * ROW], "Y": [ROW]}, "not a MATLAB file with X and Y"),
+        ({"X": [], "Y": []}, "as many cells in X as in Y, got 0 and 0"),
+        ({"X": [ROW, ROW], "Y": [ROW]}, "as many cells in X as in Y, got 2 and 1"),
+        ({"X": [ROW], "Y": [ROW]}, r"task 0, got \(1, 2\), \(1, 2\)"),
+        ({"X": [ROW.T], "Y": [ROW.T]}, r"task 0, got \(2, 1\), \(2, 1\)"),
+    ],
+)
+def test_cells_that_are_not_tasks_are_refused(tmp_path, arrays, message):
+    path = matlab_file(tmp_path / "t.mat", **arrays)
+    with pytest.raises(ValueError, match=re.escape(str(path)) + ".*" + message):
+        read_tasks(path, 2)
+
+
+def test_a_cell_array_that_claims_another_number_of_cells_is_refused(tmp_path):
+    path = matlab_file(tmp_path / "t.mat", X=[ROW, ROW], Y=[ROW[:, :1], ROW[:, :1]])
+    data = path.read_bytes()
+    shape = struct.pack("<ii", 1, 2)  # of X first
+    for claimed in ((1, 1), (1, 3), (1, -2), (2**15, 2**15)):
+        path.write_bytes(data.replace(shape, struct.pack("<ii", *claimed), 1))
+        with pytest.raises(ValueError, match="not a MATLAB file with X and Y"):
+            read_tasks(path, 2)
+
+
 TABS = functools.partial(read_movielens, separator=b"\t")
 
 
@@ -625,3 +685,14 @@ def test_real_newsgroups():
     assert counts.shape == (18_221, 36_568) and counts.nnz == 893_733 and counts.data.min() == 1
     assert set(y20) == set(range(1, 21)) and set(y6) == set(range(1, 7))
     assert len(set(zip(y20.tolist(), y6.tolist(), strict=True))) == 20
+
+
+def test_real_school():
+    expected = scipy.io.loadmat(here("school")["pupils"])
+    Xs, ys = ([np.asarray(cell, float) for cell in expected[name].ravel()] for name in "XY")
+    X, y, task = datasets.school()
+    assert X.shape == (15_362, 28) and X.dtype == y.dtype == float
+    np.testing.assert_array_equal(X, np.vstack(Xs))
+    np.testing.assert_array_equal(y, np.vstack(ys)[:, 0])
+    np.testing.assert_array_equal(np.bincount(task), [len(school) for school in Xs])
+    assert np.all(np.diff(task) >= 0) and task[-1] == 138 and np.all(X[:, -1] == 1)

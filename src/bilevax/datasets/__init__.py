@@ -17,9 +17,11 @@ from bilevax.datasets.load import (
     newsgroups,
     nlsy79,
     nlsy79_labor_income,
+    school,
 )
 from bilevax.datasets.npz import Newsgroups
 from bilevax.datasets.registry import DataFile, Entry, describe
+from bilevax.datasets.tasks import Tasks
 from bilevax.ratings.table import Ratings
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Ratings",
     "SparseTable",
     "Table",
+    "Tasks",
     "a9a",
     "available",
     "book_crossing",
@@ -48,5 +51,6 @@ __all__ = [
     "newsgroups",
     "nlsy79",
     "nlsy79_labor_income",
+    "school",
     "table",
 ]

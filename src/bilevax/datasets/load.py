@@ -10,6 +10,7 @@ from bilevax.datasets.fetching import load
 from bilevax.datasets.frames import Frame
 from bilevax.datasets.libsvm import SparseTable, Table
 from bilevax.datasets.npz import Newsgroups
+from bilevax.datasets.tasks import Tasks
 from bilevax.ratings.table import Ratings
 
 REGRESSION = ("bodyfat", "housing", "mg", "mpg", "space_ga")
@@ -80,3 +81,8 @@ def ijcnn1() -> Table:
 def newsgroups() -> Newsgroups:
     """Term counts of 18,221 messages, their class (1 to 20) and its group (1 to 6)."""
     return load("20newsgroups", "counts")
+
+
+def school() -> Tasks:
+    """Exam scores of 15,362 pupils in 139 London schools, with 28 features; the last feature is 1."""
+    return load("school", "pupils")

@@ -18,6 +18,7 @@ from bilevax.datasets.idx import read_idx
 from bilevax.datasets.libsvm import read_dense, read_sparse
 from bilevax.datasets.npz import read_newsgroups
 from bilevax.datasets.ratings import read_book_crossing, read_movielens
+from bilevax.datasets.tasks import read_tasks
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,23 @@ _ALL = (
         NO_LICENCE,
         "Save the term counts of that repository with numpy.savez as the parts of a CSR matrix (data, indices, indptr, "
         "shape) and the labels y20 and y6, as 20newsgroups/20newsgroups_18221x36568.npz in the data folder.",
+    ),
+    Entry(
+        "school",
+        (
+            DataFile(
+                "pupils",
+                "school/school.mat",
+                "57fb3238fdd03a9aa17276e2ce18d9bbb5d128c3261e794fe6233b58b6909068",
+                "bc1054eadeb938a88b7ca88d6346e8a6ae7a459629eb08062e0d104d93873e12",
+                partial(read_tasks, features=28),
+                "https://github.com/jiayuzhou/MALSAR/raw/fb9751594983df020ddc4f7e4a40520ee7c37989/data/school.mat",
+            ),
+        ),
+        "15,362 pupils of 139 schools, 28 features",
+        "https://github.com/jiayuzhou/MALSAR",
+        "Exam records of the Inner London Education Authority. " + NO_LICENCE,
+        "Save data/school.mat of the MALSAR repository as school/school.mat in the data folder.",
     ),
 )
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ALL}
