@@ -105,15 +105,15 @@ def test_value_and_gradient_of_the_small_problem_are_those_of_all_regressions(ki
 
 
 def test_fits_that_are_nearly_the_same_do_not_spoil_the_small_problem():
-    """With all directions kept, formulas and autodiff differed by 1e-6 of each other, and the run was refused."""
+    """With all directions kept, rounding errors were divided by tiny numbers, and `solve` refused the formulas."""
     folds, profile, point, *_ = parts_of("softmax")
-    near = [evaluate(folds, profile, 0.3 + step, 0.8, point.fits[:, 0], 1e-10) for step in (2e-5, 1e-5, 0.0)]
+    near = [evaluate(folds, profile, 0.3 + step, 0.8 + step, point.fits[:, 0], 1e-10) for step in (2e-4, 1e-4, 0.0)]
     data, y0 = reduced(folds, profile, near, prior=0.01)
     problem = weight_profile("softmax", jax.tree.map(jax.numpy.asarray, data))
     x = {name: jax.numpy.asarray(value) for name, value in (("level", 0.3), ("adaptivity", 0.8), ("moderation", 0.7))}
     H = jax.hessian(lambda y: problem.lower(x, y, problem.data))(jax.numpy.asarray(y0))
     K, J = y0.shape
-    np.testing.assert_allclose(np.reshape(H, (K * J, K * J)), np.eye(K * J), atol=1e-7)
+    np.testing.assert_allclose(np.reshape(H, (K * J, K * J)), np.eye(K * J), atol=3e-8)
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])
