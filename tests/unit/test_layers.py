@@ -61,7 +61,7 @@ def test_importing_changes_no_setting_and_draws_in_no_extra(module):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("place", ["", "sets", "solvers"])
+@pytest.mark.parametrize("place", ["", "sets", "solvers", "estimators"])
 def test_the_stub_lists_what_the_package_exports(place):
     """The stub is read at run time, and each line of it must hold."""
     package = importlib.import_module(".".join(filter(None, ["bilevax", place])))

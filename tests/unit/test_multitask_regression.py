@@ -238,9 +238,9 @@ def test_routing_pipelines_and_searches():
         search = GridSearchCV(model, {"max_steps": [1, 2]}, cv=KFold(2, shuffle=True, random_state=0)).fit(
             X, y, task=task
         )
-        assert search.best_score_ > 0.8
+        assert search.best_score_ > 0.6
         cv = KFold(2, shuffle=True, random_state=0)
-        assert cross_val_score(model, X, y, cv=cv, params={"task": task}).min() > 0.8
+        assert cross_val_score(model, X, y, cv=cv, params={"task": task}).min() > 0.6
 
 
 def test_a_column_may_hold_the_task():

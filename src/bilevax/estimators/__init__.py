@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from bilevax.lazy import attach
+
 try:
     import sklearn  # noqa: F401
 except ImportError as error:
     raise ImportError("bilevax.estimators needs scikit-learn: pip install 'bilevax[estimators]'.") from error
 
-from bilevax.estimators.feature_weights import FeatureWeights
-from bilevax.estimators.matrix_completion import MatrixCompletion, effects_only
-from bilevax.estimators.multitask import MultiTaskRegression
-from bilevax.estimators.saved import load
-
-__all__ = ["FeatureWeights", "MatrixCompletion", "MultiTaskRegression", "effects_only", "load"]
+# On first use: fits of factors alone need no JAX, and load none.
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
