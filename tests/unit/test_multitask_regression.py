@@ -104,6 +104,8 @@ def test_the_upper_value_is_the_held_out_loss_of_the_model():
     sizes = 0.5 * sum(float((x[name] ** 2).sum()) for name in ("own", "shared")) / (3.0**2 * len(y))
     mean = 0.5 * learned.held_out.linked.sum() / len(y)
     np.testing.assert_allclose(mean + sizes, learned.result.audit().ell, rtol=1e-9)
+    slopes = learned.blended.W[:, :-1]
+    assert np.all(np.diag(learned.blended.products) > np.mean(slopes**2, axis=1))  # what is not known counts
 
 
 def test_units_of_features_and_target_do_not_matter(fitted):
@@ -143,6 +145,14 @@ def test_a_row_of_weight_two_is_the_row_twice():
     for one, other in zip(weighted, moments_by_fold(repeated, folds[twice], 5), strict=True):
         for part, other_part in zip(one, other, strict=True):
             np.testing.assert_allclose(part, other_part, atol=1e-12)
+
+
+def test_a_column_of_two_values_is_scaled_by_their_distance_however_rare_one_is():
+    X = np.column_stack([np.arange(100.0), np.arange(100) == 3, np.full(100, 7.0)])
+    rows, units = scaled_rows(X, X[:, 0], np.zeros(100, int), np.ones(100), 1, classes=False)
+    np.testing.assert_allclose(units.scale, [X[:, 0].std(), 0.5, np.inf])
+    np.testing.assert_allclose(rows.A.std(axis=0), [1.0, X[:, 1].std() / 0.5, 0.0, 0.0])
+    np.testing.assert_allclose(units.deviation, [1.0, X[:, 1].std() / 0.5, 1.0, 1.0])
 
 
 def test_tasks_in_other_units_do_no_harm():
