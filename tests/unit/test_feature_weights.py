@@ -46,7 +46,14 @@ KINDS = ["squared", "logistic", "softmax"]
 
 @pytest.fixture(scope="module")
 def models():
-    return {kind: FeatureWeights().fit(*table(kind)) for kind in KINDS}
+    class Models(dict):
+        """Each is fitted when a test first asks for it: a worker need not compile for all."""
+
+        def __missing__(self, kind):
+            self[kind] = FeatureWeights().fit(*table(kind))
+            return self[kind]
+
+    return Models()
 
 
 # ---- against other solvers
@@ -220,6 +227,23 @@ def test_without_a_budget_it_is_plain_l2():
     assert np.ptp(logs) <= 1.0 + 1e-9 and np.ptp(logs) > 0.3
 
 
+@pytest.mark.parametrize("kind", ["box", "l1"])
+def test_weights_stay_within_their_budget(kind):
+    model = FeatureWeights(budget=0.5, budget_kind=kind).fit(*table("squared"))
+    logs = np.log(model.weights_)
+    off = np.abs(logs - logs.mean())
+    most = off.max() if kind == "box" else off.mean()
+    assert model.adaptivity_ > 0 and 0.1 < most <= 0.5 + 0.25  # the level is that of the search, not of the mean
+
+
+def test_steps_of_an_l1_budget_keep_their_shape():
+    plan = stages.Plan(None, 1, 1.0, 1.0, "l1")
+    steps, moved = np.array([[3.0, -1.0, -2.0, 0.0]]), np.array([[0.4, -0.4, 0.0, 0.0]])
+    short = plan.within_budget(steps, moved)
+    np.testing.assert_allclose(short / steps[0, 0] * 3.0, steps * short[0, 0] / steps[0, 0])
+    assert np.isclose(np.mean(np.abs(moved)) + stages.MOST_ADAPTIVE * np.mean(np.abs(short)), 1.0)
+
+
 @pytest.mark.slow
 def test_features_of_a_group_share_a_weight():
     X, y = table("squared")
@@ -304,10 +328,9 @@ def test_it_works_in_the_tools_of_scikit_learn(models):
 
 
 def test_a_second_fit_of_the_same_shapes_compiles_nothing(models):
-    X, y = table("logistic", seed=4)
+    assert models["logistic"].status_ == "CONVERGED"
     compiled = []
     listen = lambda name, _, **__: compiled.append(name) if "backend_compile" in name else None  # noqa: E731
-    FeatureWeights().fit(X, y)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         FeatureWeights().fit(*table("logistic", n=190, d=15, seed=6))  # nor do a few rows less and other features

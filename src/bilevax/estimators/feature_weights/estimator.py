@@ -20,10 +20,11 @@ from bilevax.estimators.choices import Choice
 from bilevax.estimators.feature_weights import inputs
 from bilevax.estimators.feature_weights.kept import Kept, checksum
 from bilevax.estimators.feature_weights.regression import Design, Regression
-from bilevax.estimators.feature_weights.stages import Limits, Search, Stage, difference, search
+from bilevax.estimators.feature_weights.stages import Plan, Search, Stage, difference, search
 from bilevax.estimators.feature_weights.subspace import Folds
 from bilevax.estimators.feature_weights.summary import describe
 from bilevax.estimators.folds import fold_numbers
+from bilevax.estimators.limits import Limits
 from bilevax.linalg.blas import one_blas_thread
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status
@@ -50,8 +51,9 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         loss: "squared", "logistic" (two or more classes), or "auto": logistic for labels, squared for numbers.
         groups: features of one group share a weight: a label for each feature, or a dict from names of features to
             labels. None gives every feature its own weight.
-        budget: the most by which the logarithm of a weight may differ from equal weights, up to a common level. With 0
-            the model is plain l2.
+        budget: how far logarithms of weights may be from those of equal weights, up to a common level. With 0 the model
+            is plain l2.
+        budget_kind: "box" limits the largest distance, "l1" the mean of all distances.
         n_folds: every row is held out by one of so many fits.
         max_steps: the most steps of each run of `bx.solve`.
         tol: the Frank-Wolfe gap of the upper level at which a run ends, in units of the loss (squared: of a target with
@@ -90,6 +92,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         loss: str = "auto",
         groups: Any = None,
         budget: float = 12.0,
+        budget_kind: str = "box",
         n_folds: int = 5,
         max_steps: int = 50,
         tol: float = 1e-4,
@@ -101,6 +104,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.loss = loss
         self.groups = groups
         self.budget = budget
+        self.budget_kind = budget_kind
         self.n_folds = n_folds
         self.max_steps = max_steps
         self.tol = tol
@@ -151,18 +155,28 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         pool = inputs.pooling(numbers)
         folds = self._folds(features, targets, rows)
         about = lambda: checksum(  # noqa: E731
-            features.A, targets.T, rows, numbers, folds.number, float(self.budget), float(self.tol), self.max_steps
+            features.A,
+            targets.T,
+            rows,
+            numbers,
+            folds.number,
+            float(self.budget),
+            self.budget_kind,
+            float(self.tol),
+            self.max_steps,
         )
         with one_blas_thread(), Kept(self.checkpoint, about) as kept, Interrupt(saved=kept.on) as interrupt:
-            limits = Limits(began, self.time_limit, interrupt, int(self.max_steps), float(self.tol))
+            limits = Limits(began, self.time_limit, interrupt)
+            budget = min(float(self.budget), _LARGEST_BUDGET)
+            plan = Plan(limits, int(self.max_steps), float(self.tol), budget, self.budget_kind)
             bases = inputs.first_weights(features, pool)
-            found = search(folds, bases, pool, min(float(self.budget), _LARGEST_BUDGET), limits, kept, self._report)
+            found = search(folds, bases, pool, plan, kept, self._report)
             log_weights = found.chosen.log_weights(-1)
             start = np.mean(found.chosen.point.fits[:, 0], axis=0)
             P = folds.regressions[-1].fit(log_weights, start, 1e-9)
             spread = folds.regressions[-1].spread(P, log_weights)
         self._keep(found, folds, features, targets, P, spread, log_weights, unit)
-        self._say_how_it_ended(found, limits)
+        self._say_how_it_ended(found)
         self.seconds_ = time.perf_counter() - began
         return self
 
@@ -172,6 +186,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "max_steps": (self.max_steps, lambda v: int(v) == v and v >= 1, "an integer of at least 1"),
             "tol": (self.tol, lambda v: v > 0, "positive"),
             "budget": (self.budget, lambda v: v >= 0, "at least 0"),
+            "budget_kind": (self.budget_kind, lambda v: v in ("box", "l1"), 'one of "box", "l1"'),
             "time_limit": (self.time_limit, lambda v: v is None or v > 0, "None or positive"),
         }
         for name, (value, good, words) in checks.items():
@@ -238,22 +253,22 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.trace_ = None if chosen.result is None else _without_bounds(chosen.result.trace)
         self.gap_ = chosen.gap
 
-    def _say_how_it_ended(self, found: Search, limits: Limits) -> None:
+    def _say_how_it_ended(self, found: Search) -> None:
         chosen = found.chosen
-        if found.stopped:
-            self.status_, self.message_ = limits.status
+        if found.stop is not None:
+            self.status_, self.message_ = found.stop.status.name, found.stop.message
         elif chosen.result is None or not np.all(np.isfinite(self.coef_)):
             self.status_, self.message_ = Status.NONFINITE.name, "a fit has values that are not finite"
             warnings.warn(f"FeatureWeights: {self.message_}.", RuntimeWarning, stacklevel=3)
-        elif chosen.result.success and chosen.gap <= limits.tol:
+        elif chosen.result.success and chosen.gap <= self.tol:
             certified = chosen.result.certified or "not bounded"
             self.status_ = Status.CONVERGED.name
             self.message_ = (
-                f"gap {chosen.gap:.1e} from exact fits is at most {limits.tol:g}; that in their span is {certified}"
+                f"gap {chosen.gap:.1e} from exact fits is at most {self.tol:g}; that in their span is {certified}"
             )
         else:
             self.status_ = Status.STALLED.name if chosen.result.success else chosen.result.status.name
-            self.message_ = f"gap {chosen.gap:.1e} from exact fits is above {limits.tol:g}; {chosen.result.message}"
+            self.message_ = f"gap {chosen.gap:.1e} from exact fits is above {self.tol:g}; {chosen.result.message}"
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self, "weights_")

@@ -7,7 +7,6 @@ it. The first such stage is taken unless held-out rows speak against it; later o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,11 +17,11 @@ import numpy as np
 from bilevax.estimators.feature_weights.kept import Kept
 from bilevax.estimators.feature_weights.regression import Spread
 from bilevax.estimators.feature_weights.subspace import BINS, Folds, Point, Profile, evaluate, reduced
+from bilevax.estimators.limits import Limits
 from bilevax.estimators.upper_level import solve_upper_level
 from bilevax.problems.weight_profile import MOST_ADAPTIVE, SPAN, weight_profile
-from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.result import Result
-from bilevax.runs.stopping import Status
+from bilevax.runs.stopping import Stop
 
 _ROUNDS = 6
 """The most exact fits in a stage."""
@@ -33,27 +32,27 @@ _CLOSE = 0.005
 MOST_STAGES = 10
 
 
-class Limits(NamedTuple):
-    """What ends a fit early."""
+class Plan(NamedTuple):
+    """How long to search, how exactly, and how far weights may differ."""
 
-    began: float
-    time_limit: float | None
-    interrupt: Interrupt
+    limits: Limits
     max_steps: int
     tol: float
+    budget: float
+    budget_kind: str
 
     @property
-    def reached(self) -> bool:
-        """Whether the fit should end with what it has."""
-        late = self.time_limit is not None and time.perf_counter() - self.began >= self.time_limit
-        return late or self.interrupt.flag
+    def over(self) -> bool:
+        """Whether the search should end with what it has."""
+        return self.limits.stop() is not None
 
-    @property
-    def status(self) -> tuple[str, str]:
-        """How the fit ended, if a limit was reached."""
-        if self.interrupt.flag:
-            return Status.STOPPED.name, "the user stopped the fit"
-        return Status.TIME_LIMIT.name, f"the time limit of {self.time_limit:g} s was reached"
+    def within_budget(self, steps: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        """Steps so short that no choice of the adaptivity leaves the budget; weights have `moved` from their start."""
+        if self.budget_kind == "box":
+            return np.clip(steps, (-self.budget - moved) / MOST_ADAPTIVE, (self.budget - moved) / MOST_ADAPTIVE)
+        left = np.maximum(self.budget - np.mean(np.abs(moved), axis=1), 0.0)
+        longest = MOST_ADAPTIVE * np.mean(np.abs(steps), axis=1)
+        return steps * np.minimum(1.0, left / np.maximum(longest, 1e-300))[:, None]
 
 
 class Stage(NamedTuple):
@@ -80,7 +79,7 @@ class Stage(NamedTuple):
 
 
 def run_stage(
-    name: str, folds: Folds, profile: Profile, start: np.ndarray, x0: dict[str, float], limits: Limits, kept: Kept,
+    name: str, folds: Folds, profile: Profile, start: np.ndarray, x0: dict[str, float], plan: Plan, kept: Kept,
     spread: Spread | None = None,
 ) -> Stage:  # fmt: skip
     """Alternate between exact fits and the bilevel problem in their span."""
@@ -98,10 +97,10 @@ def run_stage(
             break  # the subspace promised more than there was
         done = best is not None and _distance(best, found) < _CLOSE
         best = found
-        if limits.reached or (result is not None and (done or best.gap <= limits.tol)):
+        if plan.over or (result is not None and (done or best.gap <= plan.tol)):
             break
         data, y0 = reduced(folds, profile, points, prior)
-        result = _solve(folds.loss.name, data, x, y0, limits)
+        result = _solve(folds.loss.name, data, x, y0, plan)
         x = {key: float(value) for key, value in result.x.items()}
         moved = abs(x["level"] - best.point.level) + 5 * abs(x["adaptivity"] - best.point.adaptivity) * profile.adaptive
         if moved < _CLOSE:  # the fits would be the same; only the moderation is new
@@ -120,14 +119,13 @@ def _distance(a: Stage, b: Stage) -> float:
     return abs(a.point.level - b.point.level) + 5 * adaptive + abs(a.moderation - b.moderation)
 
 
-def _solve(loss: str, data: dict[str, Any], x: dict[str, float], y0: np.ndarray, limits: Limits) -> Result:
+def _solve(loss: str, data: dict[str, Any], x: dict[str, float], y0: np.ndarray, plan: Plan) -> Result:
     with jax.enable_x64(True):
         arrays = jax.tree.map(jnp.asarray, data)
         start = {name: jnp.asarray(value, float) for name, value in x.items()}
         return solve_upper_level(
-            weight_profile(loss, arrays), start, jnp.asarray(y0), owner="FeatureWeights", tol=limits.tol,
-            max_steps=limits.max_steps, began=limits.began, time_limit=limits.time_limit, checkpoint=None,
-            verbose=0,
+            weight_profile(loss, arrays), start, jnp.asarray(y0), owner="FeatureWeights", tol=plan.tol,
+            max_steps=plan.max_steps, limits=plan.limits, checkpoint=None, verbose=0,
         )  # fmt: skip
 
 
@@ -159,13 +157,13 @@ def flat_profile(folds: Folds, base: np.ndarray) -> Profile:
 
 
 def next_profile(
-    folds: Folds, stage: Stage, pool: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, kept: Kept
+    folds: Folds, stage: Stage, pool: Callable[[np.ndarray], np.ndarray], base: np.ndarray, plan: Plan, kept: Kept
 ) -> tuple[Profile, Spread]:
     """The profile that the fits of a stage suggest, and the posterior covariance of the fit on all rows.
 
     The prior variance of a feature that explains these fits best is its mean squared coefficient plus its posterior
-    variance (one step of expectation maximization). `pool` averages over the features of a group. `reach` has the
-    smallest and the largest allowed logarithm of each weight, up to a level.
+    variance (one step of expectation maximization). `pool` averages over the features of a group. `base` has the
+    logarithms of the weights at the start of the search.
     """
     K, last = len(folds.held_out), folds.regressions[-1]
     log_weights = np.stack([stage.log_weights(k) for k in range(K + 1)])
@@ -182,9 +180,7 @@ def next_profile(
             of_rows = np.mean(spread.of_rows(folds.design), axis=1, keepdims=True)  # one factor for all classes
             variance[folds.number == k] = np.pi / 8 * of_rows[folds.number == k]
     centred = lambda logs: logs - np.mean(logs, axis=-1, keepdims=True)  # noqa: E731
-    lowest, highest = (end - centred(log_weights) for end in reach)
-    # So clipped, no choice of the adaptivity leaves the budget.
-    steps = np.clip(centred(np.stack(wanted)), lowest / MOST_ADAPTIVE, highest / MOST_ADAPTIVE)
+    steps = plan.within_budget(centred(np.stack(wanted)), centred(log_weights) - centred(base))
     grid = np.linspace(steps.min(), steps.max(), BINS) if np.ptp(steps) else np.zeros(BINS)
     place = np.abs(np.searchsorted((grid[1:] + grid[:-1]) / 2, steps)) if np.any(grid) else np.zeros(steps.shape, int)
     assert spread is not None
@@ -196,8 +192,8 @@ class Search(NamedTuple):
 
     stages: list[Stage]
     chosen: Stage
-    stopped: bool
-    """Whether a limit ended the search."""
+    stop: Stop | None
+    """The limit that ended the search, if one did."""
 
 
 def difference(folds: Folds, a: Stage, b: Stage) -> tuple[float, float]:
@@ -208,8 +204,8 @@ def difference(folds: Folds, a: Stage, b: Stage) -> tuple[float, float]:
 
 
 def search(
-    folds: Folds, bases: dict[str, np.ndarray], pool: Callable[[np.ndarray], np.ndarray], budget: float, limits: Limits,
-    kept: Kept, report: Callable[[Stage], None],
+    folds: Folds, bases: dict[str, np.ndarray], pool: Callable[[np.ndarray], np.ndarray], plan: Plan, kept: Kept,
+    report: Callable[[Stage], None],
 ) -> Search:  # fmt: skip
     """Find the weights. `bases` are logarithms of weights to begin with, by name; `report` is called for each stage."""
     K, (d, C) = len(folds.held_out), (folds.design.d, folds.targets.shape[1])
@@ -221,26 +217,25 @@ def search(
         return stage
 
     def refined(name: str, stage: Stage, x0: dict[str, float], adaptive: bool) -> Stage:
-        profile, spread = next_profile(folds, stage, pool, reach, kept)
+        profile, spread = next_profile(folds, stage, pool, base, plan, kept)
         profile = profile if adaptive else profile._replace(steps=np.zeros(BINS))
-        return add(run_stage(name, folds, profile, stage.point.fits[:, 0], x0, limits, kept, spread))
+        return add(run_stage(name, folds, profile, stage.point.fits[:, 0], x0, plan, kept, spread))
 
     for name, base in bases.items():
-        if not tried or not limits.reached:
-            add(_level(name, folds, base, np.zeros((K, d + 1, C)), limits, kept))
+        if not tried or not plan.over:
+            add(_level(name, folds, base, np.zeros((K, d + 1, C)), plan, kept))
     chosen = tried[0]
     for stage in tried[1:]:
         # Equal weights are kept unless the others are surely better: the profile can correct the rest.
         mean, error = difference(folds, stage, chosen)
         chosen = stage if mean < -error else chosen
     base = bases[chosen.name]
-    reach = (base - np.mean(base))[None, None] + budget * np.array([-1.0, 1.0])[:, None, None]
-    if folds.loss.name != "squared" and not limits.reached:
+    if folds.loss.name != "squared" and not plan.over:
         x0 = {"level": 0.0, "adaptivity": 1.0, "moderation": 1.0}
         stage = refined(f"{chosen.name}, moderated", chosen, x0, adaptive=False)
         chosen = min(chosen, stage, key=lambda stage: stage.value)
-    for number in range(1, MOST_STAGES + 1 if budget > 0 else 1):
-        if limits.reached:
+    for number in range(1, MOST_STAGES + 1 if plan.budget > 0 else 1):
+        if plan.over:
             break
         x0 = {"level": 0.0, "adaptivity": 1.0, "moderation": chosen.moderation}
         stage = refined(f"adaptive weights, round {number}", chosen, x0, adaptive=True)
@@ -248,15 +243,15 @@ def search(
         if not mean <= (error if number == 1 else -error):
             break
         chosen = stage
-    return Search(tried, chosen, limits.reached)
+    return Search(tried, chosen, plan.limits.stop())
 
 
-def _level(name: str, folds: Folds, base: np.ndarray, start: np.ndarray, limits: Limits, kept: Kept) -> Stage:
+def _level(name: str, folds: Folds, base: np.ndarray, start: np.ndarray, plan: Plan, kept: Kept) -> Stage:
     """The level of equal weights, also where it is far from the first guess."""
     x0 = {"level": 0.0, "adaptivity": 1.0, "moderation": 0.0}
     for _ in range(5):
-        stage = run_stage(name, folds, flat_profile(folds, base), start, x0, limits, kept)
-        if abs(stage.point.level) < 0.9 * SPAN or limits.reached:
+        stage = run_stage(name, folds, flat_profile(folds, base), start, x0, plan, kept)
+        if abs(stage.point.level) < 0.9 * SPAN or plan.over:
             break
         base, start = base + stage.point.level, stage.point.fits[:, 0]
     return stage

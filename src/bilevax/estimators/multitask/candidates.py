@@ -38,6 +38,11 @@ ALONE = Candidate("tasks alone", None)
 MEAN = Candidate("a common mean", 0)
 
 
+def with_parts(count: int) -> Candidate:
+    """So many shared parts besides the mean."""
+    return Candidate(f"a common mean and {count} more shared part{'s' * (count > 1)}", count)
+
+
 def candidates(n_tasks: int, units: Units, n_parts: int) -> list[Candidate]:
     """The kinds to average; tasks alone is the last one."""
     if n_tasks == 1:
@@ -46,7 +51,7 @@ def candidates(n_tasks: int, units: Units, n_parts: int) -> list[Candidate]:
     if len(units.deviation) > 2:
         kinds.append(Candidate("a common mean, with a variance for each feature", 0, by_feature=True))
     if n_parts:
-        kinds.append(Candidate(f"a common mean and {n_parts} more shared part{'s' * (n_parts > 1)}", n_parts))
+        kinds.append(with_parts(n_parts))
     if np.any(np.abs(units.deviation - 1) > 0.1):
         kinds.append(Candidate("a common mean, all features scaled to standard deviation 1", 0, standardized=True))
     return [*kinds, ALONE]

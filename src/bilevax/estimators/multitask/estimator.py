@@ -18,12 +18,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from bilevax.estimators.limits import Limits
 from bilevax.estimators.multitask import tasks as labels_of
 from bilevax.estimators.multitask.learning import Learned, learn
 from bilevax.estimators.multitask.options import Options, options_of
 from bilevax.estimators.multitask.rows import Units, scaled_rows, separately_scaled_rows
 from bilevax.estimators.multitask.summary import describe
 from bilevax.linalg.blas import one_blas_thread
+from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status
 
 
@@ -169,11 +171,12 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
     ) -> MultiTaskRegression:
         target = self._target(np.asarray(y))
         tasks, number = np.unique(labels, return_inverse=True)
-        with one_blas_thread():
+        with one_blas_thread(), Interrupt(saved=options.checkpoint is not None) as interrupt:
             scaled = scaled_rows if linked else separately_scaled_rows
             classes = self.classes_ is not None
             rows, units = scaled(X, target, number, weight, len(tasks), classes=classes)
-            learned = learn(rows, units, options, began=began, classes=classes, linked=linked)
+            limits = Limits(began, options.time_limit, interrupt)
+            learned = learn(rows, units, options, limits, classes=classes, linked=linked)
         self.tasks_ = tasks
         self.n_rows_by_task_ = np.bincount(number, minlength=len(tasks))
         self._keep(learned, units)

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from bilevax.estimators.folds import fold_numbers
-from bilevax.estimators.multitask.candidates import Candidate, candidates, padded
+from bilevax.estimators.limits import Limits
+from bilevax.estimators.multitask.candidates import Candidate, candidates, padded, with_parts
 from bilevax.estimators.multitask.empirical_bayes import Links
 from bilevax.estimators.multitask.held_out import HeldOut
 from bilevax.estimators.multitask.logistic import logistic_samples
@@ -18,6 +19,7 @@ from bilevax.estimators.multitask.prior import Prior
 from bilevax.estimators.multitask.rows import Rows, Units
 from bilevax.estimators.multitask.squared import squared_samples
 from bilevax.estimators.upper_level import solve_upper_level
+from bilevax.linalg.row_blocks import side_by_side
 from bilevax.problems.linked_tasks import LinkedTasks
 from bilevax.runs.result import Result
 
@@ -83,16 +85,14 @@ class Learned(NamedTuple):
     result: Result
 
 
-def learn(rows: Rows, units: Units, options: Options, *, began: float, classes: bool, linked: bool) -> Learned:
+def learn(rows: Rows, units: Units, options: Options, limits: Limits, *, classes: bool, linked: bool) -> Learned:
     """Learn from rows; if not `linked`, features of different tasks have nothing to do with each other."""
     everything, parts, unit = _samples(rows, units, options, classes, linked)
     n_tasks = rows.n_tasks if linked else 1
-    n_parts = _choose_parts(parts, n_tasks)
-    kinds = candidates(n_tasks, units, n_parts)
-    samples = [*(train for train, _ in parts), everything]
-    width = next(width for width in _WIDTHS if width > n_parts)
-    priors = [[padded(sample.estimate(kind).prior, width) for kind in kinds] for sample in samples]
-    result = _upper_level(parts, priors[:-1], options, began)
+    estimates = _Estimates([*(train for train, _ in parts), everything])
+    n_parts = _choose_parts(parts, estimates, n_tasks, limits)
+    kinds, priors = _choose_kinds(estimates, candidates(n_tasks, units, n_parts), limits)
+    result = _upper_level(parts, priors[:-1], options, limits)
     x = {name: np.asarray(part) for name, part in result.x.items()}
     sizes = [(np.exp(own), np.exp(shared)) for own, shared in zip(x["own"], x["shared"], strict=True)]
     chosen = [[prior.resized(*size) for prior, size in zip(row, sizes, strict=True)] for row in priors]
@@ -134,17 +134,46 @@ def _samples(
     return squared_samples(rows, units, folds, options.n_folds, linked)
 
 
-def _choose_parts(parts: Parts, n_tasks: int) -> int:
+class _Estimates:
+    """Priors of all samples; those of one kind are estimated once, each sample by a thread of its own."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+        self._found: dict[Candidate, list[Links]] = {}
+
+    def __call__(self, kind: Candidate) -> list[Links]:
+        if kind not in self._found:
+            self._found[kind] = side_by_side(lambda sample: sample.estimate(kind), self._samples)
+        return self._found[kind]
+
+
+def _choose_kinds(
+    estimates: _Estimates, kinds: list[Candidate], limits: Limits
+) -> tuple[list[Candidate], list[list[Prior]]]:
+    """All kinds, or at least the first and the last if a limit is reached; and for each sample its priors."""
+    chosen: list[Candidate] = []
+    for kind in (kinds[0], kinds[-1], *kinds[1:-1]):
+        if len(chosen) < 2 or limits.stop() is None:
+            estimates(kind)
+            chosen.append(kind)
+    chosen = [kind for kind in kinds if kind in chosen]
+    n_shared = max(kind.n_shared or 0 for kind in chosen)
+    width = next(width for width in _WIDTHS if width > n_shared)
+    rows = zip(*(estimates(kind) for kind in chosen), strict=True)
+    return chosen, [[padded(links.prior, width) for links in row] for row in rows]
+
+
+def _choose_parts(parts: Parts, estimates: _Estimates, n_tasks: int, limits: Limits) -> int:
     """How many shared parts besides the mean predict held-out rows best; 0 where tasks are too few."""
     losses = {}
     for count in parts[0][0].numbers_of_parts:
-        if count * _TASKS_FOR_A_PART <= n_tasks:
-            kind = Candidate("", count)
-            losses[count] = sum(rest.losses(train.estimate(kind).coefficients).sum() for train, rest in parts)
+        if count * _TASKS_FOR_A_PART <= n_tasks and limits.stop() is None:
+            found = zip(parts, estimates(with_parts(count)), strict=False)  # the last one has all rows
+            losses[count] = sum(rest.losses(links.coefficients).sum() for (_, rest), links in found)
     return min(losses, key=losses.__getitem__, default=0)
 
 
-def _upper_level(parts: Parts, priors: list[list[Prior]], options: Options, began: float) -> Result:
+def _upper_level(parts: Parts, priors: list[list[Prior]], options: Options, limits: Limits) -> Result:
     train, rest = zip(*parts, strict=True)
     with jax.enable_x64(True):
         problem, x0, y0 = train[0].problem(list(train), list(rest), priors)
@@ -155,9 +184,8 @@ def _upper_level(parts: Parts, priors: list[list[Prior]], options: Options, bega
             owner="MultiTaskRegression",
             tol=options.tol,
             max_steps=options.max_steps,
-            began=began,
-            time_limit=options.time_limit,
-            checkpoint=options.checkpoint,
+            limits=limits,
+            checkpoint=None if limits.stop() else options.checkpoint,  # the next fit has all kinds of priors
             verbose=options.verbose,
         )
 
