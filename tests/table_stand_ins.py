@@ -53,8 +53,9 @@ class StandInTasks(_StandIn):
         return self._end("sharing", len(X))
 
     def predict(self, X, *, task):
-        t = np.searchsorted(self.tasks_, task)
-        return np.sum(X * self.coef_[t], axis=1) + self.intercept_[t]
+        t = np.minimum(np.searchsorted(self.tasks_, task), len(self.tasks_) - 1)
+        known = self.tasks_[t] == np.asarray(task).astype(self.tasks_.dtype)
+        return np.where(known, np.sum(X * self.coef_[t], axis=1) + self.intercept_[t], X @ self.pooled_coef_)
 
     def predict_proba(self, X, *, task):
         p = expit(4 * self.predict(X, task=task) - 2)

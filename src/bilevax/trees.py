@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
+from bilevax.linalg.brief import brief_jit
+
 _EXACT = jax.lax.Precision.HIGHEST
 
 
@@ -201,12 +203,16 @@ def all_finite(tree: PyTree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(v)) for v in floating] or [jnp.array(True)]))
 
 
+@brief_jit  # each shape is compiled: 1.3 s with the usual effort, 0.1 s with little
+def _normal_like(leaves: list[Array], key: Array) -> list[Array]:
+    keys = jax.random.split(key, max(1, len(leaves)))
+    return [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
+
+
 def random_like(tree: PyTree, key: Array) -> PyTree:
     """Independent standard normal entries with the structure of `tree`."""
     leaves, structure = jax.tree.flatten(coordinates(tree))
-    keys = jax.random.split(key, max(1, len(leaves)))
-    draws = [jax.random.normal(k, v.shape, v.dtype) for k, v in zip(keys, leaves, strict=False)]
-    return jax.tree.unflatten(structure, draws)
+    return jax.tree.unflatten(structure, _normal_like(leaves, key))
 
 
 def drawn_like(tree: PyTree, rng: np.random.Generator) -> PyTree:

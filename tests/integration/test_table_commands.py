@@ -111,6 +111,24 @@ def test_predict_answers_every_row_of_a_table(path, frame, tmp_path, capsys):
     np.testing.assert_allclose([float(row["prediction"]) for row in answers], expected, atol=1e-4)
 
 
+def test_rows_of_unknown_tasks_get_the_regression_of_all_tasks_on_request(path, tmp_path, capsys):
+    model = tmp_path / "model.npz"
+    options = ["--task", "school", "--target", "score", *OTHERS, "--test-fraction", 0, "--model", model, "--quiet"]
+    assert run("multitask", path, *options) == 0
+    new = pandas.DataFrame({"sex": ["f", "m", "m"], "school": ["01", "98", "99"], "hours": [0.5, 1, 2]})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", model, tmp_path / "new.csv") == 2
+    capsys.readouterr()
+    assert run("predict", model, tmp_path / "new.csv", "--unknown-tasks", "pooled", "--out", tmp_path / "a.csv") == 0
+    assert "2 rows of 2 unknown tasks (98, 99) got the regression of all tasks" in capsys.readouterr().err
+    estimator, _ = estimators.load(model)
+    pooled = np.array([[1, 0, 1], [2, 0, 1]]) @ estimator.pooled_coef_
+    answers = [float(row["prediction"]) for row in rows_of(tmp_path / "a.csv")]
+    np.testing.assert_allclose(answers[1:], pooled, atol=1e-4)
+    own = np.array([0.5, 1, 0]) @ estimator.coef_[1] + estimator.intercept_[1]
+    np.testing.assert_allclose(answers[0], own, atol=1e-4)
+
+
 def test_classes_have_probabilities(path, frame, tmp_path, capsys):
     out, model = tmp_path / "out", tmp_path / "model.npz"
     options = ["--target", "passed", "--drop", "id", "--drop", "grade", "--drop", "score", "--out", out]
@@ -314,6 +332,7 @@ def test_a_table_that_does_not_fit_the_model_is_refused(path, frame, tmp_path, c
     assert run("multitask", path, *options) == 0
     for change, words in (
         ({"school": "99"}, "1 tasks (99) are not among the 7 that the model learned (00, 01, 02, 03, 04 and 2 more)"),
+        ({"school": "99"}, "remove them, or give --unknown-tasks pooled."),
         ({"school": None}, "the task 'school' is missing in 121 of 121 rows"),
         (
             {"hours": "many"},

@@ -30,6 +30,12 @@ def add(subparsers: Any) -> None:
     )
     add_columns(parser, "user", "item")
     parser.add_argument("--separator", metavar="S", help="between the fields of a text (default: guessed)")
+    parser.add_argument(
+        "--unknown-tasks",
+        choices=["refuse", "pooled"],
+        default="refuse",
+        help="whether rows of tasks that the model did not learn get the regression of all tasks (default: refuse)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV file to write (default: standard output)")
 
 
@@ -67,27 +73,32 @@ def _of_pairs(options: argparse.Namespace, model: Any, row_ids: Any, col_ids: An
 
 
 def _of_table(options: argparse.Namespace, model: Any, schema: Schema | None) -> tuple[str, str]:
-    """The predictions as CSV, and a note on levels that the model does not know."""
+    """The predictions as CSV, and a note on levels and tasks that the model does not know."""
     if options.user is not None or options.item is not None:
         raise ValueError(f"--user and --item belong to models of ratings, and {options.model} learned from a table.")
     if schema is None:
         raise ValueError(f"{options.model} was saved without the columns of its table; save it with `--model`.")
     table = read_table(options.data, separator=options.separator, text=schema.text_columns)
-    _check_tasks(table, schema, model)
+    notes = _notes_on_tasks(table, schema, model, refuse=options.unknown_tasks == "refuse")
     names, columns = prediction_columns(schema, table, predict(model, schema, table))
     text = csv_text(["row", *names], zip(range(1, len(table) + 1), *columns, strict=True))
-    return text, "; ".join(schema.encoder.notes_on(table))
+    return text, "; ".join([*notes, *schema.encoder.notes_on(table)])
 
 
-def _check_tasks(table: Table, schema: Schema, model: Any) -> None:
-    """Refuse tasks that the model did not learn."""
+def _notes_on_tasks(table: Table, schema: Schema, model: Any, *, refuse: bool) -> list[str]:
+    """Refuse tasks that the model did not learn, or say which there are."""
     tasks = schema.tasks_of(table)
     if tasks is None:
-        return
+        return []
     known = [str(task) for task in np.asarray(model.tasks_).tolist()]
     unknown = sorted(set(tasks.tolist()) - set(known))
-    if unknown:
+    if not unknown:
+        return []
+    if refuse:
         raise ValueError(
             f"{table.name}: {len(unknown)} tasks ({listed(unknown, 5)}) are not among the {len(known)} that the model "
-            f"learned ({listed(known, 5)}); fit a model with rows of these tasks, or remove them."
+            f"learned ({listed(known, 5)}); fit a model with rows of these tasks, remove them, or give "
+            "--unknown-tasks pooled."
         )
+    rows = int(np.sum(np.isin(tasks, unknown)))
+    return [f"{rows} rows of {len(unknown)} unknown tasks ({listed(unknown, 5)}) got the regression of all tasks"]

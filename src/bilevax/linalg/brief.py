@@ -32,8 +32,13 @@ def _options() -> dict[str, Any] | None:
     return _LITTLE_EFFORT
 
 
-def brief_jit(function: Callable[..., Any], small: int = _SMALL) -> Callable[..., Any]:
-    """`jax.jit` that compiles with little effort where the arguments hold at most `small` numbers."""
+def brief_jit(
+    function: Callable[..., Any], small: int = _SMALL, passes: Callable[..., int] = lambda *args: 1
+) -> Callable[..., Any]:
+    """`jax.jit` that compiles with little effort where little is computed.
+
+    That is where the numbers in the arguments, times the `passes` that the function makes over them, are at most `small`.
+    """
     thorough = jax.jit(function)
     quick: list[Any] = []
 
@@ -42,7 +47,7 @@ def brief_jit(function: Callable[..., Any], small: int = _SMALL) -> Callable[...
         leaves = jax.tree.leaves(args)
         if (
             any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-            or sum(getattr(leaf, "size", 1) for leaf in leaves) > small
+            or sum(getattr(leaf, "size", 1) for leaf in leaves) * passes(*args) > small
         ):
             return thorough(*args)
         if not quick:

@@ -91,7 +91,9 @@ def lower_hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> Array:
     return at_unit_vectors(row, flat.size, flat.dtype)
 
 
-_hessian = brief_jit(lower_hessian)
+# Measured: 1,540 products that read 23,000 numbers each take 4 s after a brief compilation of 0.5 s, and 0.6 s after a
+# thorough one of 1.5 s.
+_hessian = brief_jit(lower_hessian, 10_000_000, passes=lambda problem, x, y: trees.size(y))
 
 
 def hessian(problem: BilevelProblem, x: PyTree, y: PyTree) -> np.ndarray:

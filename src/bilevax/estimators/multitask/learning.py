@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -175,6 +177,10 @@ def _choose_parts(parts: Parts, estimates: _Estimates, n_tasks: int, limits: Lim
 
 def _upper_level(parts: Parts, priors: list[list[Prior]], options: Options, limits: Limits) -> Result:
     train, rest = zip(*parts, strict=True)
+    if options.verbose:
+        seconds = time.perf_counter() - limits.began
+        words = f"MultiTaskRegression: {len(priors[0])} kinds of priors after {seconds:.1f} s"
+        print(f"{words}; their mixture comes next, and is compiled if it is the first", file=sys.stderr, flush=True)
     with jax.enable_x64(True):
         problem, x0, y0 = train[0].problem(list(train), list(rest), priors)
         return solve_upper_level(
