@@ -19,14 +19,14 @@ def fitted(name, folder=None):
     return MatrixCompletion(**JOBS[name], checkpoint=folder).fit(X)
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("backend", [pytest.param("threading", marks=pytest.mark.slow), "loky"])
 def test_fits_under_joblib_have_the_bits_of_one_fit(backend, tmp_path):
     folders = [None, tmp_path / "first", tmp_path / "second"]
     models = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(fitted)("factors", folder) for folder in folders)
     assert all(same(model, uninterrupted("factors")) for model in models)
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
 def test_a_grid_search_with_two_jobs_chooses_as_with_one(backend):
     rng = np.random.default_rng(0)
     pairs = np.argwhere(rng.random((30, 20)) < 0.8)

@@ -42,6 +42,7 @@ def table(kind="logistic", n=200, d=12, seed=0):
 
 
 KINDS = ["squared", "logistic", "softmax"]
+FITTED = ["squared", "logistic", pytest.param("softmax", marks=pytest.mark.slow)]  # each has to be compiled
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def models():
 # ---- against other solvers
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FITTED)
 def test_plain_l2_on_transformed_features_is_the_same_model(models, kind):
     X, y = table(kind)
     A = models[kind].transform(X)
@@ -169,7 +170,7 @@ def test_the_spread_is_the_inverse_hessian():
 # ---- what it learns
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FITTED)
 def test_useful_features_come_first_and_have_small_weights(models, kind):
     model = models[kind]
     assert set(model.ranking_[:2]) == {0, 1}
@@ -178,7 +179,7 @@ def test_useful_features_come_first_and_have_small_weights(models, kind):
     assert model.weights_[0] < useless and model.weights_[1] < useless
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FITTED)
 def test_how_the_search_ended_is_told(models, kind):
     model = models[kind]
     assert model.status_ == "CONVERGED", model.message_
@@ -192,7 +193,7 @@ def test_how_the_search_ended_is_told(models, kind):
     assert "chosen  " in words and "most useful  " in words and "standard error" in words
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FITTED)
 def test_a_model_comes_back_from_its_file(models, kind, tmp_path):
     model, X = models[kind], table(kind)[0]
     again, schema = load(model.save(tmp_path / "model.npz"))
@@ -305,6 +306,7 @@ def test_columns_without_information_get_no_coefficient():
     assert set(model.ranking_[-2:]) == {3, 4} and np.all(np.isfinite(model.weights_))
 
 
+@pytest.mark.slow
 def test_sample_weights_count():
     X, y = table("squared")
     bad = np.arange(200) % 4 == 0

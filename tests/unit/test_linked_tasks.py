@@ -85,6 +85,7 @@ def test_formulas_agree_with_autodiff_and_the_gradient_with_differences(key):
         np.testing.assert_allclose(found.gradient[name][i], slope, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_it_is_solved_to_a_verified_gap_and_lowers_the_held_out_error():
     _, _, (problem, x0, y0) = made(3)
     result = bx.solve(problem, x0=x0, y0=y0, tol=1e-5)
@@ -134,6 +135,7 @@ def test_classifiers_have_the_mean_logistic_loss_of_the_average():
     np.testing.assert_allclose(problem.lower(x0, y, problem.data), losses + size, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_classifiers_are_solved_to_a_verified_gap():
     _, _, (problem, x0, y0) = classifiers(2)
     result = bx.solve(problem, x0=x0, y0=y0, tol=1e-4)

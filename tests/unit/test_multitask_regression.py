@@ -235,23 +235,26 @@ def test_separated_classes_stay_finite():
     assert np.isfinite(model.coef_).all() and model.score(X, scores > 0, task=task) > 0.95
 
 
-def test_routing_pipelines_and_searches():
+def test_the_task_is_routed_through_pipelines():
     X, y, task, _ = tasks()
     with sklearn.config_context(enable_metadata_routing=True):
-        model = MultiTaskRegression(max_steps=5)
-        model.set_fit_request(task=True, sample_weight=False).set_predict_request(task=True).set_score_request(
-            task=True
-        )
+        model = MultiTaskRegression(max_steps=5).set_fit_request(task=True, sample_weight=False)
+        model = model.set_predict_request(task=True)
         pipe = make_pipeline(StandardScaler(), model).fit(X, y, task=task)
-        direct = clone(model).fit(StandardScaler().fit_transform(X), y, task=task)
-        np.testing.assert_allclose(
-            pipe.predict(X, task=task), direct.predict(StandardScaler().fit_transform(X), task=task)
-        )
-        search = GridSearchCV(model, {"max_steps": [1, 2]}, cv=KFold(2, shuffle=True, random_state=0)).fit(
-            X, y, task=task
-        )
-        assert search.best_score_ > 0.6
+        scaled = StandardScaler().fit_transform(X)
+        direct = clone(model).fit(scaled, y, task=task)
+        np.testing.assert_allclose(pipe.predict(X, task=task), direct.predict(scaled, task=task))
+
+
+@pytest.mark.slow
+def test_the_task_is_routed_through_searches():
+    X, y, task, _ = tasks()
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = MultiTaskRegression().set_fit_request(task=True, sample_weight=False)
+        model = model.set_predict_request(task=True).set_score_request(task=True)
         cv = KFold(2, shuffle=True, random_state=0)
+        search = GridSearchCV(model, {"max_steps": [1, 2]}, cv=cv).fit(X, y, task=task)
+        assert search.best_score_ > 0.6
         assert cross_val_score(model, X, y, cv=cv, params={"task": task}).min() > 0.6
 
 

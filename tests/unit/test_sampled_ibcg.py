@@ -80,7 +80,7 @@ def test_it_ends_at_the_optimum_of_all_rows():
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(bx.PairwiseIBCG(), id="pairwise"),
+        pytest.param(bx.PairwiseIBCG(), marks=pytest.mark.slow, id="pairwise"),
         pytest.param(bx.AdaptiveIBCG(), marks=pytest.mark.slow, id="adaptive"),
     ],
 )
@@ -103,7 +103,8 @@ def test_with_an_lmo_only_it_ends_at_the_optimum_of_all_rows(method):
     assert lmos[1] == 1 and result.trace["projections"][-1] == 0  # one for 64 mini-batches
 
 
-@pytest.mark.parametrize("domain", ["matrices", pytest.param("hull", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", ["matrices", "hull"])
 def test_mini_batches_alone_get_most_of_the_way_with_one_move_for_all_of_them(domain):
     problem, shape = regression(), (2, FEATURES // 2)
     of_matrix = lambda function: lambda x, y, data: function(x.reshape(-1), y, data)  # noqa: E731
@@ -158,6 +159,7 @@ def test_rows_far_larger_than_the_rest_do_no_harm(heavy, batch, logistic):
     assert max(largest) <= 10 * max(jnp.linalg.norm(truth.y), jnp.linalg.norm(start.y))
 
 
+@pytest.mark.slow
 def test_an_upper_level_with_a_huge_constant_is_solved_as_well():
     """The first step is made for an f that can fall to zero; here it is a million times too long."""
     problem = regression()

@@ -84,11 +84,11 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
     >>> import numpy as np
     >>> from bilevax.estimators import MultiTaskRegression
     >>> rng = np.random.default_rng(0)
-    >>> X, task = rng.standard_normal((60, 3)), np.repeat(["a", "b", "c"], 20)
-    >>> y = X @ [1.0, 2.0, 0.0] + (task == "c") * X[:, 2] + 0.1 * rng.standard_normal(60)
+    >>> X, task = rng.standard_normal((80, 4)), np.repeat(["a", "b", "c", "d"], 20)
+    >>> y = X @ [1.0, 2.0, 0.0, 0.0] + (task == "d") * X[:, 2] + 0.1 * rng.standard_normal(80)
     >>> model = MultiTaskRegression().fit(X, y, task=task)
-    >>> model.coef_[:, 2].round().tolist()
-    [0.0, 0.0, 1.0]
+    >>> (model.coef_[:, 2] > 0.5).tolist()
+    [False, False, False, True]
     """
 
     def __init__(
