@@ -39,10 +39,11 @@ def test_variances_are_those_of_the_largest_marginal_likelihood():
     np.testing.assert_allclose(estimates, best, rtol=1e-3)
 
 
-def test_coefficients_and_their_covariance_are_those_of_the_dense_posterior():
+@pytest.mark.parametrize("n", [5, 2])  # also fewer rows than features
+def test_coefficients_and_their_covariance_are_those_of_the_dense_posterior(n):
     """The joint Gaussian density of all coefficients, written down as one matrix."""
     rng = np.random.default_rng(3)
-    T, n, d, Q = 4, 5, 3, 2
+    T, d, Q = 4, 3, 2
     A, b = rng.standard_normal((T, n, d)), rng.standard_normal((T, n))
     prior = Prior(rng.uniform(0.2, 2, (T, d)), rng.standard_normal((T, Q)), rng.uniform(0.2, 2, (Q, d)))
     prior.own[0, 1] = 0.0  # a part without variance divides nothing by zero
@@ -64,6 +65,23 @@ def test_coefficients_and_their_covariance_are_those_of_the_dense_posterior():
             other = left[own, r * d : (r + 1) * d]
             np.testing.assert_allclose(found.slope_covariances()[t, r], np.trace(other[:-1, :-1]), atol=1e-10)
         np.testing.assert_allclose(found.uncertain_errors()[t], np.trace(A[t].T @ A[t] @ left[own, own]), rtol=1e-9)
+    own_part = np.diag(prior.own.ravel())  # its covariance with the rows is that with its own coefficients
+    explained = own_part @ rows.T @ np.linalg.inv(rows @ covariance @ rows.T + np.eye(T * n)) @ rows @ own_part
+    np.testing.assert_allclose(found.own_variances().ravel(), np.diag(own_part - explained), atol=1e-10)
+
+
+def test_the_estimate_so_far_is_the_answer_when_time_is_up():
+    A, b, _ = planted(0, 0.3)
+    calls = []
+
+    def stop():
+        calls.append(1)
+        return "time is up" if len(calls) > 3 else None
+
+    found = estimate_links(moments(A, b), 1, one_group(30), stop=stop)
+    expected = estimate_links(moments(A, b), 1, one_group(30), iterations=3)
+    assert len(calls) == 4
+    np.testing.assert_array_equal(found.coefficients, expected.coefficients)
 
 
 def planted(seed, noise, T=20, n=15, d=30, rank=2):

@@ -7,7 +7,8 @@ shrinks, but slowly, so that a few numbers of parts should be compared.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,7 @@ def estimate_links(
     fixed_noise: bool = False,
     iterations: int = 100,
     tol: float = 1e-5,
+    stop: Callable[[], Any] = lambda: None,
 ) -> Links:
     """Estimate a prior.
 
@@ -48,15 +50,22 @@ def estimate_links(
         noise_by_task: whether tasks may differ in their noise, as far as the rows show it.
         fixed_noise: whether the noise is known to have variance 1.
         iterations, tol: it ends after so many, or when the noise changes by less than this share.
+        stop: it also ends, with what it has, when this is not None.
     """
     T, d = rows.h.shape
     target = max(rows.const.sum() / rows.rows.sum(), 1e-300)
     size = max(np.trace(rows.G, axis1=1, axis2=2).sum() / rows.rows.sum(), 1e-300)  # mean of |a|^2
     start, floor = 0.5 * target / size, _FLOOR * target / size
     noise = np.full(T, 1.0 if fixed_noise else 0.5 * target)
-    prior = _first_prior(rows, n_shared, start)
+    prior, roots = _first_prior(rows, n_shared, start), rows.roots()
+
+    def posterior() -> Posterior:
+        return Posterior(rows.scaled(1 / noise), prior, roots / np.sqrt(noise)[:, None, None])
+
     for k in range(iterations):
-        found = Posterior(rows.scaled(1 / noise), prior)
+        if stop() is not None:
+            break
+        found = posterior()
         before = noise
         if not fixed_noise:
             noise = np.maximum(_noise(rows, found, noise, noise_by_task), _EXACT * target)
@@ -64,7 +73,7 @@ def estimate_links(
         prior = _next_prior(found, prior, n_shared, groups, floor, patient, rows)
         if not patient and not fixed_noise and abs(np.mean(np.log(noise / before))) < tol:
             break
-    found = Posterior(rows.scaled(1 / noise), prior)
+    found = posterior()
     return Links(prior, noise, found.coefficients)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -39,8 +39,8 @@ class Sample(Protocol):
     n_rows: float
     numbers_of_parts: tuple[int, ...]
 
-    def estimate(self, kind: Candidate) -> Links:
-        """The prior of this kind that makes the rows most likely."""
+    def estimate(self, kind: Candidate, stop: Callable[[], Any]) -> Links:
+        """The prior of this kind that makes the rows most likely, or the one so far when `stop` is not None."""
 
     def fitted(self, prior: Prior) -> Any:
         """Has `coefficients`, `spread()` and `slope_covariances()`."""
@@ -91,7 +91,7 @@ def learn(rows: Rows, units: Units, options: Options, limits: Limits, *, classes
     """Learn from rows; if not `linked`, features of different tasks have nothing to do with each other."""
     everything, parts, unit = _samples(rows, units, options, classes, linked)
     n_tasks = rows.n_tasks if linked else 1
-    estimates = _Estimates([*(train for train, _ in parts), everything])
+    estimates = _Estimates([*(train for train, _ in parts), everything], limits)
     n_parts = _choose_parts(parts, estimates, n_tasks, limits)
     kinds, priors = _choose_kinds(estimates, candidates(n_tasks, units, n_parts), limits)
     result = _upper_level(parts, priors[:-1], options, limits)
@@ -139,13 +139,13 @@ def _samples(
 class _Estimates:
     """Priors of all samples; those of one kind are estimated once, each sample by a thread of its own."""
 
-    def __init__(self, samples: list[Sample]) -> None:
-        self._samples = samples
+    def __init__(self, samples: list[Sample], limits: Limits) -> None:
+        self._samples, self._limits = samples, limits
         self._found: dict[Candidate, list[Links]] = {}
 
     def __call__(self, kind: Candidate) -> list[Links]:
         if kind not in self._found:
-            self._found[kind] = side_by_side(lambda sample: sample.estimate(kind), self._samples)
+            self._found[kind] = side_by_side(lambda sample: sample.estimate(kind, self._limits.stop), self._samples)
         return self._found[kind]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,11 @@ class LogisticSample:
         self.n_rows = float(weight.sum())
         self._starts = np.searchsorted(rows.task, np.arange(rows.n_tasks + 1))
 
-    def estimate(self, kind: Candidate) -> Links:
+    def estimate(self, kind: Candidate, stop: Callable[[], Any]) -> Links:
         """The prior of this kind that makes the rows most likely, by Laplace's approximation."""
         W = np.zeros((self.rows.n_tasks, self.rows.A.shape[1]))
         for _ in range(_ROUNDS):
-            links = kind.estimate(self._moments(W), self.units, fixed_noise=True, iterations=_ITERATIONS)
+            links = kind.estimate(self._moments(W), self.units, fixed_noise=True, iterations=_ITERATIONS, stop=stop)
             prior = links.prior
             W = links.coefficients
         own, shared = (np.minimum(part, _LARGEST) for part in (prior.own, prior.shared))

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+_NO_ROW = 1e-14
+"""Eigenvalues of G below this share of the largest are rounding errors."""
+
 
 class Moments(NamedTuple):
     """What the squared loss needs of the rows of each task."""
@@ -29,6 +32,15 @@ class Moments(NamedTuple):
     def scaled(self, factors: np.ndarray) -> Moments:
         """With the rows of each task multiplied by the root of its factor; their number stays."""
         return Moments(self.G * factors[:, None, None], self.h * factors[:, None], self.const * factors, self.rows)
+
+    def roots(self) -> np.ndarray:
+        """A with A^T A = G for each task, with as few rows as the task with the most needs."""
+        values, vectors = np.linalg.eigh(self.G)
+        kept = values > _NO_ROW * values[:, -1:]
+        most = max(int(kept.sum(axis=1).max()), 1)
+        sizes = np.sqrt(np.where(kept, values, 0.0))[:, -most:]
+        roots: np.ndarray = sizes[:, :, None] * vectors[:, :, -most:].swapaxes(1, 2)
+        return roots
 
     def __sub__(self, other: Moments) -> Moments:
         return Moments(*(all_rows - some for all_rows, some in zip(self, other, strict=True)))
@@ -50,21 +62,23 @@ class Prior(NamedTuple):
 
 
 class Posterior:
-    """The parts given rows with noise of variance 1. What is costly is computed on request."""
+    """The parts given rows with noise of variance 1. What is costly is computed on request.
 
-    def __init__(self, rows: Moments, prior: Prior) -> None:
+    A task with fewer rows than features has a G of low rank. All that is needed of it goes through `roots`, so that no
+    product costs more than its rows times the square of its features.
+    """
+
+    def __init__(self, rows: Moments, prior: Prior, roots: np.ndarray | None = None) -> None:
+        """`roots` are `rows.roots()`, where they are known."""
         (T, d), U, Q = rows.h.shape, prior.loadings, prior.loadings.shape[1]
-        self._rows, self._loadings = rows, U
-        # Own parts out: row sums weighted by the inverse of I + A_t diag(own) A_t^T. Roots of the variances keep the
-        # matrices symmetric, and a variance of zero harmless.
-        root = np.sqrt(prior.own)
-        inner = np.linalg.inv(np.eye(d) + root[:, :, None] * rows.G * root[:, None, :])
-        self._P = root[:, :, None] * inner * root[:, None, :]
-        self._B = self._P @ rows.G
-        C = rows.G - rows.G @ self._B
-        self.matrix = 0.5 * (C + C.swapaxes(1, 2))
+        A = rows.roots() if roots is None else roots
+        self._loadings, self._own = U, prior.own
+        # Own parts out: rows weighted by the inverse of I + A diag(own) A^T.
+        half = np.linalg.cholesky(np.eye(A.shape[1]) + (A * prior.own[:, None, :]) @ A.swapaxes(1, 2))
+        self._A = np.linalg.solve(half, A)
+        self.matrix = self._A.swapaxes(1, 2) @ self._A
         """Of the least squares problem of the shared part of each task, own parts integrated out."""
-        self.right = rows.h - np.einsum("tji,tj->ti", self._B, rows.h)
+        self.right = rows.h - self._times(prior.own * rows.h)
         """The vector of that problem."""
         self._pairs = (U[:, :, None] * U[:, None, :]).reshape(T, Q * Q)
         normal = (self._pairs.T @ self.matrix.reshape(T, d * d)).reshape(Q, Q, d, d).swapaxes(1, 2)
@@ -77,24 +91,39 @@ class Posterior:
         self.shared_spread = spread.reshape(Q, d, Q, d).swapaxes(1, 2).reshape(Q * Q, d * d)
         """Covariance of z, (parts * parts) by (features * features)."""
         middle = U @ self.shared
-        self.own = np.einsum("tij,tj->ti", self._P, rows.h - np.einsum("tij,tj->ti", rows.G, middle))
+        self.own = prior.own * (self.right - self._times(middle))
         """Expected s, tasks by features."""
         self.coefficients = middle + self.own
         """Expected w, tasks by features."""
 
+    def _times(self, v: np.ndarray) -> np.ndarray:
+        """The matrix of each task times its vector."""
+        product: np.ndarray = np.einsum("tij,ti->tj", self._A, np.einsum("tij,tj->ti", self._A, v))
+        return product
+
     @cached_property
     def _task_spread(self) -> np.ndarray:
         """Covariance of the shared part of each task."""
-        return (self._pairs @ self.shared_spread).reshape(self._P.shape)
+        T, d = self.own.shape
+        return (self._pairs @ self.shared_spread).reshape(T, d, d)
+
+    @cached_property
+    def _row_spread(self) -> np.ndarray:
+        """What the rows of each task see of it."""
+        spread: np.ndarray = self._A @ self._task_spread @ self._A.swapaxes(1, 2)
+        return spread
 
     def own_variances(self) -> np.ndarray:
         """Of s, tasks by features."""
-        return np.einsum("tii->ti", self._P) + np.sum((self._B @ self._task_spread) * self._B, axis=2)
+        seen = np.sum((self._row_spread @ self._A - self._A) * self._A, axis=1)
+        return self._own + self._own**2 * seen
 
     def spread(self) -> np.ndarray:
         """Covariance of w_t, tasks by features by features."""
-        rest = np.eye(self._P.shape[1]) - self._B
-        return self._P + rest @ self._task_spread @ rest.swapaxes(1, 2)
+        D = self._own[:, :, None]
+        rest = np.eye(D.shape[1]) - D * self.matrix
+        own = np.eye(D.shape[1]) * D - D * self.matrix * D.swapaxes(1, 2)
+        return own + rest @ self._task_spread @ rest.swapaxes(1, 2)
 
     def slope_covariances(self) -> np.ndarray:
         """The sum over all features but the last of the covariance of w_t and w_r, tasks by tasks."""
@@ -102,12 +131,14 @@ class Posterior:
         Q = self._loadings.shape[1]
         values, vectors = np.linalg.eigh(self._joint_spread)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))).reshape(Q, d, Q * d)
-        rest = (np.eye(d) - self._B)[:, :-1]
+        rest = (np.eye(d) - self._own[:, :, None] * self.matrix)[:, :-1]
         parts = rest @ np.einsum("tq,qfk->tfk", self._loadings, root)
         flat = parts.reshape(T, -1)
-        return flat @ flat.T + np.diag(np.einsum("tff->tf", self._P)[:, :-1].sum(axis=1))
+        own = self._own - self._own**2 * np.einsum("tff->tf", self.matrix)
+        return flat @ flat.T + np.diag(own[:, :-1].sum(axis=1))
 
     def uncertain_errors(self) -> np.ndarray:
         """What the uncertainty of w_t adds to the expected sum of squared errors of each task."""
-        rest = self.matrix - self.matrix @ self._B
-        return np.einsum("tii->t", self._B) + np.sum(rest * self._task_spread, axis=(1, 2))
+        inner = (self._A * self._own[:, None, :]) @ self._A.swapaxes(1, 2)
+        own = np.einsum("tii->t", inner)
+        return own + np.einsum("tii->t", self._row_spread) - np.sum(inner * self._row_spread, axis=(1, 2))

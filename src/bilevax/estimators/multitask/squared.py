@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ class SquaredSample:
         self.moments, self.units = moments, units
         self.n_rows = float(moments.rows.sum())
 
-    def estimate(self, kind: Candidate) -> Links:
+    def estimate(self, kind: Candidate, stop: Callable[[], Any]) -> Links:
         """The prior of this kind that makes the rows most likely, in units of the noise."""
-        links = kind.estimate(self.moments, self.units)
+        links = kind.estimate(self.moments, self.units, stop=stop)
         noise = links.noise.mean()
         prior = Prior(links.prior.own / noise, links.prior.loadings, links.prior.shared / noise)
         return links._replace(prior=prior)
