@@ -68,7 +68,7 @@ def test_multitask_reports_writes_and_saves(path, frame, tmp_path, capsys):
     assert run("multitask", path, *options) == 0
     printed = capsys.readouterr().out
     first = printed.splitlines()[0]
-    assert "121 rows, 3 features from 2 columns, 7 tasks of 1 to 20 rows, target 'score' with numbers from" in first
+    assert "121 rows, 2 features from 2 columns, 7 tasks of 1 to 20 rows, target 'score' with numbers from" in first
     assert "1 tasks have one row and rest on the others; dropped id, passed, grade." in first
     metrics = json.loads((out / "metrics.json").read_text())
     predictions = rows_of(out / "predictions.csv")
@@ -84,13 +84,11 @@ def test_multitask_reports_writes_and_saves(path, frame, tmp_path, capsys):
     assert metrics["verdict"] in printed and "RMSE" in metrics["verdict"] and "standard error" in metrics["verdict"]
     assert "sharing yes; RMSE lower than no by 0.1 (standard error 0.01)" in printed
     coefficients = rows_of(out / "coefficients.csv")
-    assert len(coefficients) == 7 * 3 and set(coefficients[0]) >= {"task", "feature", "coefficient", "own", "pooled"}
+    assert len(coefficients) == 7 * 2 and set(coefficients[0]) >= {"task", "feature", "coefficient", "own", "pooled"}
     assert (out / "tasks.png").read_bytes().startswith(b"\x89PNG")
     assert f"A fit of all 121 rows is saved in {model}" in printed and StandInTasks.rows == [97, 121]
     estimator, schema = estimators.load(model)
-    assert schema.encoder.names == ["hours", "sex=f", "sex=m"] and estimator.tasks_.tolist() == sorted(
-        set(frame["school"])
-    )
+    assert schema.encoder.names == ["hours", "sex=m"] and estimator.tasks_.tolist() == sorted(set(frame["school"]))
 
 
 def test_predict_answers_every_row_of_a_table(path, frame, tmp_path, capsys):
@@ -107,7 +105,7 @@ def test_predict_answers_every_row_of_a_table(path, frame, tmp_path, capsys):
     answers = rows_of(tmp_path / "answers.csv")
     assert [(row["row"], row["school"]) for row in answers] == [("1", "01"), ("2", "02"), ("3", "01")]
     estimator, _ = estimators.load(model)
-    expected = estimator.predict(np.array([[0.5, 1, 0], [1, 0, 0], [2, 0, 1]]), task=np.array(["01", "02", "01"]))
+    expected = estimator.predict(np.array([[0.5, 0], [1, 0.5], [2, 1]]), task=np.array(["01", "02", "01"]))
     np.testing.assert_allclose([float(row["prediction"]) for row in answers], expected, atol=1e-4)
 
 
@@ -122,10 +120,10 @@ def test_rows_of_unknown_tasks_get_the_regression_of_all_tasks_on_request(path, 
     assert run("predict", model, tmp_path / "new.csv", "--unknown-tasks", "pooled", "--out", tmp_path / "a.csv") == 0
     assert "2 rows of 2 unknown tasks (98, 99) got the regression of all tasks" in capsys.readouterr().err
     estimator, _ = estimators.load(model)
-    pooled = np.array([[1, 0, 1], [2, 0, 1]]) @ estimator.pooled_coef_
+    pooled = np.array([[1, 1], [2, 1]]) @ estimator.pooled_coef_
     answers = [float(row["prediction"]) for row in rows_of(tmp_path / "a.csv")]
     np.testing.assert_allclose(answers[1:], pooled, atol=1e-4)
-    own = np.array([0.5, 1, 0]) @ estimator.coef_[1] + estimator.intercept_[1]
+    own = np.array([0.5, 0]) @ estimator.coef_[1] + estimator.intercept_[1]
     np.testing.assert_allclose(answers[0], own, atol=1e-4)
 
 

@@ -80,7 +80,9 @@ def test_entries_are_sorted_both_ways_with_those_held_out_last(rng):
     np.testing.assert_allclose(operator.rmatvec(np.eye(9)), whole_ones.T)
 
 
-@pytest.mark.parametrize(("shape", "rank", "observed"), [pytest.param((100, 60), 3, 0.4, marks=pytest.mark.slow), ((60, 80), 5, 0.6)])
+@pytest.mark.parametrize(
+    ("shape", "rank", "observed"), [pytest.param((100, 60), 3, 0.4, marks=pytest.mark.slow), ((60, 80), 5, 0.6)]
+)
 @pytest.mark.parametrize("noise", [pytest.param(0.1, marks=pytest.mark.slow), 0.6])
 def test_where_the_rank_is_low_it_is_as_good_as_the_best_ridge_in_hindsight(shape, rank, observed, noise):
     whole, mask, entries = low_rank(shape, rank, noise, observed, 11)

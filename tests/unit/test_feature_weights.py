@@ -459,3 +459,26 @@ def test_a_class_that_a_fold_does_not_hold_out_is_no_trouble():
     model = FeatureWeights().fit(X, y)
     assert model.classes_.tolist() == ["no", "rare", "yes"]
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
+
+
+def test_numbers_whose_squares_overflow_or_vanish_are_refused():
+    X, y = table("squared")
+    for features, target, words in (
+        (
+            X * np.where(np.arange(12) == 4, 1e200, 1.0),
+            y,
+            "X has numbers above 1e.150 in column 4, whose squares overflow",
+        ),
+        (scipy.sparse.csr_matrix(X * np.where(np.arange(12) == 4, 1e200, 1.0)), y, "in column 4"),
+        (X, y * 1e200, "y has numbers above 1e.150, whose squares overflow"),
+        (X, y * 1e-200, "the numbers in y differ by less than 1e-150"),
+    ):
+        with pytest.raises(ValueError, match=f"FeatureWeights: .*{words}"):
+            FeatureWeights().fit(features, target)
+
+
+@pytest.mark.slow
+def test_the_unit_of_the_target_does_not_matter():
+    X, y = table("squared")
+    tiny = FeatureWeights().fit(X, (y - y.mean()) * 1e-20)
+    np.testing.assert_allclose(tiny.coef_ * 1e20, FeatureWeights().fit(X, y).coef_, rtol=1e-6)

@@ -165,6 +165,14 @@ def test_tasks_in_other_units_do_no_harm():
     assert np.mean((model.coef_ / unit[:, None] - W) ** 2) < 0.02
 
 
+@pytest.mark.slow
+def test_a_target_without_noise_is_fitted_closely():
+    """The exact solutions of the upper level are compared with autodiff, which noise of nothing would make impossible."""
+    X, _, task, W = tasks()
+    model = MultiTaskRegression().fit(X, np.sum(X * W[task], axis=1), task=task)
+    np.testing.assert_allclose(model.coef_, W, atol=1e-4)
+
+
 def test_tasks_with_different_features_have_nothing_to_share(tmp_path):
     rng = np.random.default_rng(0)
     Xs = [rng.standard_normal((50, d)) for d in (2, 4, 3)]
@@ -299,6 +307,11 @@ def test_a_model_comes_back_from_its_file(fitted, tmp_path):
     [
         (lambda a: a | {"y": np.full(80, 3.0)}, "the target is 3 in all 80 rows; there is nothing to learn"),
         (lambda a: a | {"y": np.where(a["y"] > 0, np.nan, 1.0)}, "Input y contains NaN"),
+        (
+            lambda a: a | {"y": a["y"] * 1e200},
+            "MultiTaskRegression: y has numbers above 1e.150, whose squares overflow",
+        ),
+        (lambda a: a | {"X": a["X"] * [1, 1e200, 1, 1]}, "X has numbers above 1e.150 in column 1"),
         (lambda a: a | {"X": np.where(a["X"] > 2, np.nan, a["X"])}, "Input X contains NaN"),
         (lambda a: a | {"task": [None] * 80}, "task has missing labels; every row belongs to a task"),
         (lambda a: a | {"task": np.r_[np.nan, np.zeros(79)]}, "task has labels that are NaN or infinite"),

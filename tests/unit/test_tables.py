@@ -59,7 +59,10 @@ def reader(request, monkeypatch):
 
 @pytest.mark.parametrize(
     "content",
-    [*(text(separator).encode() for separator in (",", "\t", ";", "|", "::")), gzip.compress(text(",").encode(), mtime=0)]
+    [
+        *(text(separator).encode() for separator in (",", "\t", ";", "|", "::")),
+        gzip.compress(text(",").encode(), mtime=0),
+    ]
     + [text(",").encode("utf-16"), text(",").replace("\n", "\r\n").encode(), text(",").replace("\n", "\r").encode()]
     + [
         text(",").replace("dark blue", '"dark blue"').encode(),
@@ -294,17 +297,27 @@ def test_the_features_are_those_of_get_dummies():
     table = read_table(frame)
     encoder = Encoder.fit(table, ["d", "n", "c"])
     truth = pandas.get_dummies(frame[["d", "n", "c"]], columns=["d", "c"], prefix_sep="=")[encoder.names]
-    assert encoder.names == ["d=p", "d=q", "n", "c=x", "c=y", "c=z"] and encoder.notes == ()
+    assert encoder.names == ["d=q", "n", "c=x", "c=y", "c=z"] and encoder.notes == ()
     np.testing.assert_array_equal(encoder.transform(table), truth.to_numpy(float))
+
+
+def test_of_two_levels_one_is_a_feature_and_one_never_seen_is_between_them():
+    encoder = Encoder.fit(table_of(c=["x", "y", "x", "y"]), ["c"])
+    assert encoder.names == ["c=y"]
+    np.testing.assert_array_equal(encoder.transform(table_of(c=["y", "x", "new"])), [[1], [0], [0.5]])
+    rare = Encoder.fit(table_of(c=["x", "y", "x", "z"]), ["c"])
+    assert rare.names == ["c=(other)"]
+    np.testing.assert_array_equal(rare.transform(table_of(c=["x", "y", "z"])), [[0], [1], [1]])
+    assert Encoder.of_plain(encoder.as_plain()).names == ["c=y"]
 
 
 def test_missing_values_are_imputed_with_a_feature_that_says_where():
     table = table_of(n=[1.0, None, 5, 2], c=["x", "x", None, "x"], m=[None, 4.0, 4, None], k=[1, 2, 3, 4])
     encoder = Encoder.fit(table, ["n", "c", "m", "k"], missing="impute")
-    assert encoder.names == ["n", "n=(missing)", "c=x", "c=(missing)", "m=(missing)", "k"]
-    np.testing.assert_array_equal(encoder.transform(table)[1], [2, 1, 1, 0, 0, 2])
+    assert encoder.names == ["n", "n=(missing)", "c=(missing)", "m=(missing)", "k"]
+    np.testing.assert_array_equal(encoder.transform(table)[1], [2, 1, 0, 0, 2])
     later = table_of(n=[None], c=[None], m=[None], k=[None])
-    np.testing.assert_array_equal(encoder.transform(later), [[2, 1, 0, 1, 1, 2.5]])
+    np.testing.assert_array_equal(encoder.transform(later), [[2, 1, 1, 1, 2.5]])
     assert "1 missing values of 'k' replaced by the median 2.5" in encoder.notes_on(later)
 
 
@@ -422,13 +435,11 @@ def example_table():
 def test_a_schema_gives_arrays_and_a_line_about_them():
     table = example_table()
     schema = schema_of(table, target="y", task="s", drop=["z"])
-    assert (
-        schema.encoder.names == ["x", "c=a", "c=b"] and schema.loss == "squared" and schema.text_columns == ["c", "s"]
-    )
+    assert schema.encoder.names == ["x", "c=b"] and schema.loss == "squared" and schema.text_columns == ["c", "s"]
     assert schema.tasks_of(table).tolist() == ["1", "1", "2", "2", "3"]
     np.testing.assert_array_equal(schema.outcomes_of(table), table["y"])
     assert describe(table, schema, ["z"]) == (
-        "the table: 5 rows, 3 features from 2 columns, 3 tasks of 1 to 2 rows, target 'y' with numbers from 1 to 7, "
+        "the table: 5 rows, 2 features from 2 columns, 3 tasks of 1 to 2 rows, target 'y' with numbers from 1 to 7, "
         "mean 3.4; 1 tasks have one row and rest on the others; dropped z."
     )
     classes = schema_of(table, target="z", features=["x"])

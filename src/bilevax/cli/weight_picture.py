@@ -30,9 +30,11 @@ def draw_weights(
     places = np.arange(len(leading))
     left.barh(places, effects[leading], color=PALETTE[0], height=0.65)
     left.axvline(0, color="#555555", linewidth=0.8)
-    left.set_xlabel("effect of one standard deviation")
+    left.set_title("What a feature does", fontsize=9)
+    left.set_xlabel("effect of one standard deviation", fontsize=9)
     right.plot(weights[leading], places, "o", color=PALETTE[1], markersize=5)
-    right.set_xlabel("l2 weight of the standardized feature: small if useful")
+    right.set_title("How strongly it is held back", fontsize=9)
+    right.set_xlabel("l2 weight, in standard deviations", fontsize=9)
     if np.all(weights > 0):
         right.set_xscale("log")
         right.set_xlim(weights.min() / 1.5, weights.max() * 1.5)  # those of all features, not of the leading ones
@@ -43,7 +45,9 @@ def draw_weights(
         axis.set_yticks(places, labels, fontsize=8)
         axis.tick_params(axis="y", length=0)
         axis.tick_params(axis="x", labelsize=8)
+    right.minorticks_off()
     few = len(names) <= len(leading)
-    figure.suptitle("All features" if few else f"The {len(leading)} most useful of {len(names)} features", fontsize=11)
+    title = "All features" if few else f"The {len(leading)} most useful of {len(names)} features"
+    figure.suptitle(f"{title}, the most useful on top", fontsize=11)
     save(figure, file)
     return True

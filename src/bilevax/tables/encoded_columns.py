@@ -61,6 +61,9 @@ class Numbers:
 class Levels:
     """A column of text: each level is a feature, which is 1 in the rows with it and 0 in the others.
 
+    Of two levels, only the second is one. With a feature for each, neither would be needed beside the other, and
+    rankings of features would show neither.
+
     Args:
         name: of the column.
         levels: that have a feature of their own.
@@ -75,22 +78,28 @@ class Levels:
     absent: bool
     may_miss: bool
 
+    def groups(self) -> list[str]:
+        """The levels, those that are merged as one."""
+        return [*self.levels, *[OTHER] * bool(self.merged), *[ABSENT] * self.absent]
+
     def names(self) -> list[str]:
         """The names of the features."""
-        special = [OTHER] * bool(self.merged) + [ABSENT] * self.absent
-        return [f"{self.name}={level}" for level in (*self.levels, *special)]
+        groups = self.groups()
+        return [f"{self.name}={group}" for group in (groups[1:] if len(groups) == 2 else groups)]
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        """A feature in each column; a level that the fit did not see is 0 in all of them."""
+        """A feature in each column; a level that the fit did not see is 0 in all of them, or 0.5 between two levels."""
         place: dict[str | None, int] = {level: number for number, level in enumerate(self.levels)}
         place |= dict.fromkeys(self.merged, len(self.levels))
-        width = len(self.names())
+        width = len(self.groups())
         if self.absent:
             place[None] = width - 1
         # One more column for what the fit did not see.
         numbers = np.fromiter((place.get(entry, width) for entry in _text(column)), np.intp, len(column))
         features = np.zeros((len(column), width + 1))
         features[np.arange(len(column)), numbers] = 1.0
+        if width == 2:
+            return features[:, 1:2] + 0.5 * features[:, 2:]
         return features[:, :width]
 
     def fault(self, column: np.ndarray) -> str | None:

@@ -32,16 +32,16 @@ _MOST_COLUMNS = 100_000
 class Encoder:
     """Turns the feature columns of a table into a matrix; `Encoder.fit` makes one.
 
-    A column of numbers is one feature. A column of text is one feature for each of its levels. None of them is left
-    out, which is right for models with a penalty.
+    A column of numbers is one feature. A column of text is one feature for each of its levels, or one feature in all if
+    it has two levels. Of three and more none is left out, which is right for models with a penalty.
 
     >>> from bilevax.tables import read_table
     >>> table = read_table({"size": [1.0, 2.0, 3.0, 4.0], "colour": ["red", "blue", "red", "blue"]})
     >>> encoder = Encoder.fit(table, ["size", "colour"])
     >>> encoder.names
-    ['size', 'colour=blue', 'colour=red']
+    ['size', 'colour=red']
     >>> encoder.transform(table)[0].tolist()
-    [1.0, 0.0, 1.0]
+    [1.0, 1.0]
     """
 
     columns: tuple[Column, ...]
@@ -154,7 +154,7 @@ def _decide(table: Table, name: str, impute: bool, min_count: int) -> tuple[Colu
     kept = sorted(level for level, count in counts.items() if count >= min_count)
     merged = sorted(level for level, count in counts.items() if count < min_count)
     found = Levels(name, tuple(kept), tuple(merged), bool(absent.any()), impute)
-    if len(found.names()) < 2:
+    if len(found.groups()) < 2:
         reason = f"it is always {shortened(kept[0])}" if kept else f"every level has fewer than {min_count} rows"
         return None, f"column {name!r} left out, since {reason}"
     words = f"{len(merged)} levels of {name!r} with fewer than {min_count} rows merged into one"

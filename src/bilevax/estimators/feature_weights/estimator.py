@@ -25,6 +25,7 @@ from bilevax.estimators.feature_weights.subspace import Folds
 from bilevax.estimators.feature_weights.summary import describe
 from bilevax.estimators.folds import fold_numbers
 from bilevax.estimators.limits import Limits
+from bilevax.estimators.magnitudes import check_features
 from bilevax.linalg.blas import one_blas_thread
 from bilevax.runs.interrupt import Interrupt
 from bilevax.runs.stopping import Status
@@ -144,6 +145,7 @@ class FeatureWeights(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("FeatureWeights: requires y to be passed, but the target y is None.")
         squared = inputs.chosen_loss(self.loss, y) == "squared"
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=squared, ensure_min_samples=2)
+        check_features("FeatureWeights", X)
         rows = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if np.any(rows == 0):
             X, y, rows = X[rows > 0], y[rows > 0], rows[rows > 0]

@@ -10,6 +10,7 @@ import scipy.sparse
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from bilevax.estimators.feature_weights.losses import Logistic, Loss, Softmax, Squared
+from bilevax.estimators.magnitudes import check_target
 
 _MANY_CLASSES = 20
 _OWNER = "FeatureWeights"
@@ -42,9 +43,10 @@ class Targets(NamedTuple):
 def squared_targets(y: np.ndarray, rows: np.ndarray) -> Targets:
     """Numbers with mean 0 and variance 1."""
     y = np.asarray(y, float)
+    check_target(_OWNER, y)
     mean = float(np.average(y, weights=rows))
     scale = float(np.sqrt(np.average((y - mean) ** 2, weights=rows)))
-    if not scale > 1e-12 * max(1.0, abs(mean)):
+    if not scale > 1e-12 * abs(mean):
         raise ValueError(f"{_OWNER}: y is {mean:g} in every row; there is nothing to learn.")
     strata = np.zeros(len(y), int)
     return Targets(((y - mean) / scale)[:, None], Squared(), strata, None, mean, scale)

@@ -16,7 +16,7 @@ from bilevax.estimators.multitask.prior import Moments, Posterior, Prior
 
 _PATIENCE = 20  # iterations before a shared part may shrink: its loadings have to find their direction first
 _FLOOR = 1e-8  # of a variance, relative to that of the targets: parts that vanish must not divide by zero
-_EXACT = 1e-10  # of the noise, likewise
+_EXACT = 1e-7  # of the noise, likewise: below, rounding errors would decide what the exact solutions are worth
 _TYPICAL = 4.0  # features whose worth the size of the own part of one task borrows from the other tasks
 
 

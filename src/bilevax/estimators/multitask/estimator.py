@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from bilevax.estimators.limits import Limits
+from bilevax.estimators.magnitudes import check_features, check_target
 from bilevax.estimators.multitask import tasks as labels_of
 from bilevax.estimators.multitask.learning import Learned, learn
 from bilevax.estimators.multitask.options import Options, options_of
@@ -169,6 +170,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
         *,
         linked: bool,
     ) -> MultiTaskRegression:
+        check_features("MultiTaskRegression", X)
         target = self._target(np.asarray(y))
         tasks, number = np.unique(labels, return_inverse=True)
         with one_blas_thread(), Interrupt(saved=options.checkpoint is not None) as interrupt:
@@ -196,6 +198,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
             if y.dtype.kind not in "biuf":
                 raise ValueError(f"MultiTaskRegression: the squared loss needs numbers as target, got {y[0]!r}.")
             y = y.astype(float)
+            check_target("MultiTaskRegression", y)
             if np.ptp(y) == 0:
                 raise ValueError(
                     f"MultiTaskRegression: the target is {y[0]:g} in all {len(y)} rows; there is nothing to learn."
