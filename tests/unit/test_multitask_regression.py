@@ -167,7 +167,7 @@ def test_tasks_in_other_units_do_no_harm():
 
 @pytest.mark.slow
 def test_a_target_without_noise_is_fitted_closely():
-    """The exact solutions of the upper level are compared with autodiff, which noise of nothing would make impossible."""
+    """Formulas are compared with autodiff, which a noise of nothing would make impossible."""
     X, _, task, W = tasks()
     model = MultiTaskRegression().fit(X, np.sum(X * W[task], axis=1), task=task)
     np.testing.assert_allclose(model.coef_, W, atol=1e-4)

@@ -37,7 +37,7 @@ def brief_jit(
 ) -> Callable[..., Any]:
     """`jax.jit` that compiles with little effort where little is computed.
 
-    That is where the numbers in the arguments, times the `passes` that the function makes over them, are at most `small`.
+    That is where the numbers in the arguments, times the `passes` of the function over them, are at most `small`.
     """
     thorough = jax.jit(function)
     quick: list[Any] = []
