@@ -25,7 +25,9 @@ def check_features(owner: str, X: Any) -> None:
 
 
 def check_target(owner: str, y: np.ndarray) -> None:
-    """Refuse targets that are too large, or that differ by too little."""
+    """Refuse numbers that are too large, or that differ by too little; other targets are left alone."""
+    if y.dtype.kind not in "iuf":
+        return
     if np.max(np.abs(y), initial=0.0) > _LARGEST:
         raise ValueError(f"{owner}: y has numbers above {_LARGEST:g}, whose squares overflow; {_ADVICE}.")
     if 0 < np.ptp(y) < _SMALLEST:

@@ -18,6 +18,7 @@ _OWNER = "FeatureWeights"
 
 def chosen_loss(loss: Any, y: Any) -> str:
     """ "squared" or "logistic"."""
+    check_target(_OWNER, np.asarray(y))
     if loss in ("squared", "logistic"):
         return str(loss)
     if loss != "auto":
@@ -43,7 +44,6 @@ class Targets(NamedTuple):
 def squared_targets(y: np.ndarray, rows: np.ndarray) -> Targets:
     """Numbers with mean 0 and variance 1."""
     y = np.asarray(y, float)
-    check_target(_OWNER, y)
     mean = float(np.average(y, weights=rows))
     scale = float(np.sqrt(np.average((y - mean) ** 2, weights=rows)))
     if not scale > 1e-12 * abs(mean):

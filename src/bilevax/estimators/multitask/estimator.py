@@ -190,6 +190,7 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
     def _target(self, y: np.ndarray) -> np.ndarray:
         """Numbers, or -1 and 1 for two classes."""
         y = _as_numbers(y)
+        check_target("MultiTaskRegression", y)
         kind, numbers = type_of_target(y, input_name="y"), y.dtype.kind in "iuf"
         logistic = self.loss == "logistic" or (self.loss == "auto" and not numbers)
         classes = np.unique(y)
@@ -198,7 +199,6 @@ class MultiTaskRegression(BaseEstimator):  # type: ignore[misc]
             if y.dtype.kind not in "biuf":
                 raise ValueError(f"MultiTaskRegression: the squared loss needs numbers as target, got {y[0]!r}.")
             y = y.astype(float)
-            check_target("MultiTaskRegression", y)
             if np.ptp(y) == 0:
                 raise ValueError(
                     f"MultiTaskRegression: the target is {y[0]:g} in all {len(y)} rows; there is nothing to learn."
