@@ -107,7 +107,7 @@ def prepared(name, x_step, problem, x, y):
     return solver.prepare(problem, x, y, KEY)
 
 
-@pytest.mark.parametrize(("name", "x_step"), zoo.every_second(BOTH_WAYS, of=4))
+@pytest.mark.parametrize(("name", "x_step"), zoo.every_second(BOTH_WAYS, of=8))
 def test_a_step_makes_the_calls_it_counts_and_those_of_the_table(name, x_step, monkeypatch):
     # What kernels on the host cannot do, so that both do the same: an inverse of H, and the derivative of a projection.
     monkeypatch.setattr(tracking, "MOST_KEPT", 0)

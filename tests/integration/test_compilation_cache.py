@@ -39,6 +39,7 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_second_call_uses_what_the_first_compiled_and_survives_damage(complete, tmp_path):
     folder = tmp_path / "cache" / "compiled"
     first = python(*complete, BILEVAX_CACHE=tmp_path / "cache")

@@ -17,6 +17,7 @@ def errors(seed, data_term, solver_of, steps):
     return instance.normalized_error(result.x), instance.normalized_error(result.x, unobserved=True)
 
 
+@pytest.mark.slow
 def test_as_printed_the_normalized_error_goes_to_one():
     found = errors(0, "mean", lambda c: bx.IBCG.as_printed(1 / (4 * np.sqrt(1000)), c), 1000)
     np.testing.assert_allclose(found, 1.0, atol=2e-3)

@@ -132,6 +132,7 @@ def test_the_closed_form_of_the_gap_is_the_audited_one(place, key):
     assert float(true.gap) > 1e-2
 
 
+@pytest.mark.slow
 def test_other_problems_are_measured_too(monkeypatch, capsys):
     monkeypatch.setattr(measure, "REPEATS", 1)
     assert cli.main(["methods", "--only", "BlockIBCG", "--size", "10", "--quiet"]) == 0

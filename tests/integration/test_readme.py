@@ -104,6 +104,7 @@ def test_the_readme_names_the_two_commands():
 
 
 SLOW = {
+    "02_compare_methods.py",
     "03_feature_weights.py",
     "04_meta_learning.py",
     "05_clean_labels.py",

@@ -104,7 +104,7 @@ def killed_in_a_process(name, folder, after, number=signal.SIGKILL):
     child.wait(60)
 
 
-@pytest.mark.parametrize(("name", "after"), [("factors", 0.2), ("both", 1.0)])
+@pytest.mark.parametrize(("name", "after"), [("factors", 0.2), pytest.param("both", 1.0, marks=pytest.mark.slow)])
 def test_a_killed_process_goes_on_to_the_same_bits(name, after, tmp_path):
     killed_in_a_process(name, tmp_path / "fit", after)
     assert same(go_on(name, tmp_path / "fit"), uninterrupted(name))

@@ -26,7 +26,8 @@ def test_fits_under_joblib_have_the_bits_of_one_fit(backend, tmp_path):
     assert all(same(model, uninterrupted("factors")) for model in models)
 
 
-@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_a_grid_search_with_two_jobs_chooses_as_with_one(backend):
     rng = np.random.default_rng(0)
     pairs = np.argwhere(rng.random((30, 20)) < 0.8)
@@ -38,6 +39,7 @@ def test_a_grid_search_with_two_jobs_chooses_as_with_one(backend):
     np.testing.assert_array_equal(other.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
 
 
+@pytest.mark.slow
 def test_solves_in_threads_have_the_bits_of_one_solve():
     problem = bx.BilevelProblem(
         lambda x, y, d: 0.5 * jnp.sum((y - d) ** 2),

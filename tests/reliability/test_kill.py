@@ -13,7 +13,7 @@ from jobs import JOBS, same, uninterrupted
 from test_resume import go_on
 
 HERE = Path(__file__).parent
-METHODS = ["SABA", "BlockIBCG", "AdaptiveIBCG"]  # sampled, on the host, and with a memory; the slow test has all
+METHODS = ["BlockIBCG", "AdaptiveIBCG"]  # on the host, and compiled with a memory; the slow test has all
 
 
 def killed(name, folder, wait):

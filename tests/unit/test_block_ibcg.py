@@ -45,7 +45,7 @@ def value(X):
 
 
 @pytest.mark.parametrize(
-    "kind", ["weighted", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dense", "sparse"))]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("weighted", "dense", "sparse")]
 )
 def test_it_ends_where_accelerated_projection_does(kind):
     if kind == "dense":
@@ -68,6 +68,7 @@ def test_it_ends_where_accelerated_projection_does(kind):
     assert result.trace["projections"][-1] < 1.8 * result.steps  # steps are seldom tried in vain
 
 
+@pytest.mark.slow
 def test_dense_and_sparse_have_the_same_iterates_with_the_pseudo_huber_loss():
     dense, _ = matrix_completion(M, OBSERVED, RADIUS)
     sparse, _ = sparse_completion(ROWS, COLS, M[OBSERVED], RADIUS, shape=(P, Q))

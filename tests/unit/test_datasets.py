@@ -632,6 +632,7 @@ def test_real_ijcnn1_and_the_publishers_form_of_it(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.y, table.y)
 
 
+@pytest.mark.slow
 def test_real_movielens_in_the_publishers_archive(server, tmp_path, monkeypatch):
     raw = plain(here("movielens-1m")["ratings"])
     monkeypatch.delenv("BILEVAX_DATA")

@@ -467,6 +467,7 @@ def steps_to(found, target):
     return int(np.argmax(np.maximum.accumulate(found[::-1])[::-1] < target))
 
 
+@pytest.mark.slow
 def test_acceleration_saves_steps_where_ell_is_ill_conditioned():
     run = lambda name, steps: errors(classical(name), [0], (10.0,), steps, rho=1e-4)[:, 0, 0]  # noqa: E731
     ba, aid = (steps_to(run(name, 20000), 1e-6) for name in ("BA", "AIDBiO"))
@@ -634,6 +635,7 @@ def test_default_steps_become_shorter_where_ell_curves_more_than_at_the_start(na
     np.testing.assert_allclose(result.x, [r[np.abs(r.imag) < 1e-9].real[0] for r in solution], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_steps_that_were_given_are_not_changed():
     problem, x, y = zoo.known_problem("Box").problem, jnp.zeros(5), jnp.zeros(6)
     state = bx.solve(problem, BA(0.1), x, y, steps=3).state

@@ -80,6 +80,7 @@ def test_entries_are_sorted_both_ways_with_those_held_out_last(rng):
     np.testing.assert_allclose(operator.rmatvec(np.eye(9)), whole_ones.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "rank", "observed"), [pytest.param((100, 60), 3, 0.4, marks=pytest.mark.slow), ((60, 80), 5, 0.6)]
 )
@@ -165,7 +166,7 @@ def test_a_row_that_is_folded_in_gets_about_what_the_fit_gave_it(mixed):
     assert np.sqrt(np.mean(np.square(offs))) < 0.35 * values.std()
 
 
-@pytest.mark.parametrize("effort", ["fast", "best"])
+@pytest.mark.parametrize("effort", ["fast", pytest.param("best", marks=pytest.mark.slow)])
 def test_with_more_or_less_effort_the_matrix_is_found_too(effort):
     whole, mask, entries = low_rank((60, 80), 5, 0.3, 0.6, 14)
     model = MatrixCompletion(effort=effort).fit(entries)
@@ -177,6 +178,7 @@ def test_with_more_or_less_effort_the_matrix_is_found_too(effort):
         MatrixCompletion(effort="much").fit(entries)
 
 
+@pytest.mark.slow
 def test_a_time_limit_and_the_number_of_components_reach_the_factors(monkeypatch):
     _, _, entries = low_rank((60, 80), 5, 0.3, 0.6, 15)
     assert MatrixCompletion(effort="fast", time_limit=1e-9).fit(entries).rank_ == 0

@@ -274,6 +274,7 @@ def test_moderated_probabilities_are_closer_to_the_middle_and_better_where_rows_
 # ---- forms of input
 
 
+@pytest.mark.slow
 def test_sparse_and_dense_features_give_the_same_model():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((150, 10)) * (rng.random((150, 10)) < 0.4)

@@ -379,7 +379,7 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(DEFAULTS))
+@pytest.mark.parametrize("name", zoo.every_second(DEFAULTS, of=4))
 def test_defaults_with_estimated_constants_come_close_without_sampling(name):
     solver, bound = DEFAULTS[name]
     found = excess(Sum(), solver, 2000, KEY[None])

@@ -62,7 +62,7 @@ def logistic():
     )
 
 
-@pytest.mark.parametrize("kept", [0, 500])
+@pytest.mark.parametrize("kept", [0, pytest.param(500, marks=pytest.mark.slow)])
 def test_the_lower_level_is_followed_closer_and_closer(kept, monkeypatch):
     monkeypatch.setattr(tracking, "MOST_KEPT", kept)
     problem, x = logistic(), jnp.full(5, -2.0)
@@ -86,7 +86,9 @@ def test_far_away_the_first_lower_solve_converges():
     np.testing.assert_allclose(lower.F, truth.gradient, rtol=0.05, atol=1e-4)
 
 
-@pytest.mark.parametrize("make", [logistic, lambda: zoo.known_problem("Box").problem])
+@pytest.mark.parametrize(
+    "make", [pytest.param(logistic, marks=pytest.mark.slow), lambda: zoo.known_problem("Box").problem]
+)
 def test_the_hessian_of_ell_is_that_of_finite_differences(make):
     problem = make()
     x, y = jnp.full(5, -0.3), jnp.zeros(5 if make is logistic else 6)

@@ -117,6 +117,7 @@ def test_outliers_are_let_go_by_the_lower_level():
     assert errors[1] < 0.5 * errors[0], errors
 
 
+@pytest.mark.slow
 def test_with_outlier_the_radius_is_chosen_as_if_held_out_values_far_off_were_not_there():
     rng = np.random.default_rng(9)
     rows, cols, values = TRIPLE

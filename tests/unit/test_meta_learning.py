@@ -110,6 +110,7 @@ def test_meta_learning_beats_no_meta_learning_on_unseen_users(example, loaded, l
     assert learned < 0.95 * min(without.values())  # also if x = 0 had the lambda that suits the unseen users best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.4], ids=["inside the ball", "on its boundary"])
 def test_ibcg_and_aidbio_find_the_solution_on_the_ball(loaded, lambdas, solved, share):
     radius, found = solved(share)

@@ -13,7 +13,8 @@ from bilevax.estimators.model_file import ModelFormat
 from bilevax.estimators.saved import FORMATS
 from bilevax.tables import read_table, schema_of
 
-TABLE = read_table({"x": np.arange(8.0), "c": list("abababab"), "t": list("ppppqqqq"), "y": np.arange(8.0) ** 2})
+NUMBERS = {"x": np.arange(8.0), "z": np.arange(8.0) % 3, "y": np.arange(8.0) ** 2}
+TABLE = read_table(NUMBERS | {"c": list("abababab"), "t": list("ppppqqqq")})
 SCHEMA = schema_of(TABLE, target="y", task="t")
 MODEL = SmallRidge(0.5, checkpoint="folder").fit(
     SCHEMA.features_of(TABLE), SCHEMA.outcomes_of(TABLE), SCHEMA.tasks_of(TABLE)

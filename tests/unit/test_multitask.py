@@ -232,6 +232,7 @@ def test_as_printed_the_lower_level_does_not_exist_at_a_vertex_but_its_solution_
     np.testing.assert_array_equal(W[:, 1:], 0)
 
 
+@pytest.mark.slow
 def test_ibcg_reduces_the_true_objective():
     known = multi_task(tasks_of(), 2.0, eps=0.05)
     result = bx.solve(known.problem, bx.IBCG(constants=known.constants), steps=600)

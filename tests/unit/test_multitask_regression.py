@@ -173,6 +173,7 @@ def test_a_target_without_noise_is_fitted_closely():
     np.testing.assert_allclose(model.coef_, W, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_tasks_with_different_features_have_nothing_to_share(tmp_path):
     rng = np.random.default_rng(0)
     Xs = [rng.standard_normal((50, d)) for d in (2, 4, 3)]
@@ -206,6 +207,7 @@ def test_tables_with_names_share_the_columns_they_have_in_common():
     assert all(r2_score(y, values) > 0.98 for y, values in zip(ys, model.predict_tasks(Xs), strict=True))
 
 
+@pytest.mark.slow
 def test_two_classes_are_told_apart_and_probabilities_are_those_of_the_penalised_likelihood():
     X, scores, task, _ = tasks(noise=1.0)
     y = np.where(scores > 0, "yes", "no")

@@ -164,6 +164,7 @@ def test_another_radius_compiles_nothing(kind):
     assert counts[2] == counts[1] and (kind == "host" or counts[2] == 0)  # checking the start may compile
 
 
+@pytest.mark.slow
 def test_the_estimator_chooses_a_radius_close_to_the_best_in_hindsight():
     truth, rows, cols, values = matrix((100, 60), 3, 0.4, 0.0, 1)
     size, error = np.linalg.norm(truth, "nuc"), {}

@@ -115,6 +115,7 @@ def test_few_entries_for_each_degree_of_freedom_are_averaged(model):
     assert error(model.predict, truth, observed) < 0.85 * truth.std()
 
 
+@pytest.mark.slow
 def test_another_fit_of_an_averaged_model_has_the_same_bits_and_keeps_the_choice(model):
     _, _, entries = scarce()
     again = MatrixCompletion(effort="fast").fit(entries)

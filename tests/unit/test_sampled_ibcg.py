@@ -137,6 +137,7 @@ def test_mini_batches_alone_get_most_of_the_way():
     assert last - end < 0.3 * (first - end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "logistic", [pytest.param(False, marks=pytest.mark.slow, id="squares"), pytest.param(True, id="logistic")]
 )
@@ -199,6 +200,7 @@ def test_cutting_a_run_changes_no_bit():
     assert not jnp.array_equal(steps(start, 3).x, advance(problem, solver, start, jax.random.key(4), 3).state.x)
 
 
+@pytest.mark.slow
 def test_a_step_that_overflows_is_undone():
     """Without a bound on x, the first step, a million times too long, makes exp(x) infinite."""
     problem = replace(regression(), upper=_far_above_zero, domain=bx.WholeSpace())
@@ -208,6 +210,7 @@ def test_a_step_that_overflows_is_undone():
     assert value(np.asarray(result.x)) <= value(np.zeros(FEATURES)) + 1e-6
 
 
+@pytest.mark.slow
 def test_a_start_far_away_does_not_lead_x_astray():
     """While y comes back from 1,000, f falls whatever x does."""
     problem = regression(heavy=100.0, batch=2)

@@ -43,6 +43,7 @@ def test_blocks_visit_every_row_once_in_a_pass():
     np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(12))
 
 
+@pytest.mark.slow
 def test_parts_are_drawn_independently():
     sampler = bx.PerPart({"train": bx.Minibatch(1, 4), "val": bx.Minibatch(1, 4)})
     data = {"train": jnp.arange(4), "val": jnp.arange(4), "extra": 7}

@@ -280,6 +280,7 @@ def test_it_reaches_known_solutions(estimator, domain):
     assert -1e-12 <= np.mean(found) <= (LIMITS[domain] if estimator == "corrected" else 1e-5)
 
 
+@pytest.mark.slow
 def test_estimated_constants_serve_too():
     assert errors(known_problem("Simplex"), bx.SBFW("tracked"), 1000)[0] < 1e-4
 

@@ -47,7 +47,7 @@ def both(split=False, **options):
     ("name", "split", "options"),
     [
         *(pytest.param(n, False, {}, marks=pytest.mark.slow) for n in METHODS),
-        ("IBCG", True, {"data_term": "mean"}),
+        pytest.param("IBCG", True, {"data_term": "mean"}, marks=pytest.mark.slow),
         pytest.param("IBCG", True, {}, marks=pytest.mark.slow),
         pytest.param("IBCG", False, {"regularizer": None}, marks=pytest.mark.slow),
     ],

@@ -316,7 +316,7 @@ def mean_error(solver, sampler, domain, project, steps=1000):
 @pytest.mark.parametrize(
     "method",
     # Neumann series with random lengths take seconds to run.
-    [SOBA, MASOBA, FSLA, *(pytest.param(m, marks=pytest.mark.slow) for m in (SUSTAIN, BSA)), StocBiO, StochasticIBCG],
+    [SOBA, MASOBA, *(pytest.param(m, marks=pytest.mark.slow) for m in (FSLA, SUSTAIN, BSA)), StocBiO, StochasticIBCG],
     ids=name_of,
 )
 def test_noise_floor_of_constant_steps_falls_with_the_batch(method):

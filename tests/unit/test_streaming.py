@@ -36,6 +36,9 @@ def curved_lower(x, y, data):
     return jnp.mean(jnp.logaddexp(0, -part["b"] * (part["A"] @ y))) + 0.5 * jnp.sum(jnp.exp(x) * y**2)
 
 
+QUADRATIC_AND_CURVED = [(upper, lower), pytest.param((upper, curved_lower), marks=pytest.mark.slow)]
+
+
 def arrays(dtype=np.float32, seed=0):
     rng = np.random.default_rng(seed)
     truth, data = rng.standard_normal(FEATURES), {}
@@ -168,7 +171,7 @@ def test_integers_are_narrowed_with_a_check_and_floats_cast_on_request():
     "windows",
     [(300, 128), *(pytest.param(w, marks=pytest.mark.slow) for w in ((128, 300), (700, 90), (1000, 1000))), (70, 45)],
 )
-@pytest.mark.parametrize("functions", [(upper, lower), (upper, curved_lower)], ids=["quadratic", "curved"])
+@pytest.mark.parametrize("functions", QUADRATIC_AND_CURVED, ids=["quadratic", "curved"])
 def test_oracles_are_means_over_all_rows(windows, functions):
     data = arrays()
     whole, streamed = problem(data, None, functions), problem(streams(data, windows), None, functions)
@@ -217,7 +220,7 @@ def test_only_the_streams_are_read_that_a_level_reads():
         streamed.upper_value(START, Y)
 
 
-@pytest.mark.parametrize("functions", [(upper, lower), (upper, curved_lower)], ids=["quadratic", "curved"])
+@pytest.mark.parametrize("functions", QUADRATIC_AND_CURVED, ids=["quadratic", "curved"])
 def test_audits_agree_with_those_of_arrays(functions):
     data = arrays()
     whole, streamed = problem(data, None, functions), problem(streams(data), None, functions)
@@ -229,6 +232,7 @@ def test_audits_agree_with_those_of_arrays(functions):
     assert examine(streamed, START, got.y, START, Y) == ("", "")
 
 
+@pytest.mark.slow
 def test_audits_by_conjugate_gradients_agree_too(monkeypatch):
     monkeypatch.setattr("bilevax.verdict.bounded_gradient.ALWAYS_DENSE", 0)
     monkeypatch.setattr("bilevax.verdict.assumptions._WHOLE_ON_STREAMS", 0)

@@ -88,6 +88,7 @@ def test_audits_of_larger_problems():
     assert refused <= 0.1 * honest
 
 
+@pytest.mark.slow
 def test_audits_by_conjugate_gradients():
     """Without a factorization mu_g is an estimate: true in 99.9 % of the audits is asked for, and all of these are."""
     check(audits(25, 2, sizes=(6, 6, 40), factorize=False))
