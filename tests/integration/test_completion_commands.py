@@ -59,6 +59,7 @@ def test_complete_reports_writes_and_saves(ratings, tmp_path, capsys):
     assert (len(row_ids), len(col_ids)) == (20, 15)
 
 
+@pytest.mark.slow
 def test_the_model_is_fitted_again_only_if_ratings_were_held_out(ratings, tmp_path, monkeypatch):
     fits = []
     for name in ("fit", "fit_again"):

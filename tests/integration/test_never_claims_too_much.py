@@ -159,6 +159,7 @@ def bent_problem(name, rng):
     return replace(plain, data=jax.tree.map(jnp.asarray, data)), x_star
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every_second(["Simplex", "Box"]))
 def test_on_lower_levels_that_are_not_quadratic(name):
     converged, count = 0, 40

@@ -50,6 +50,7 @@ def test_the_solver_reaches_a_known_solution():
     assert result.success and known.ell(np.asarray(result.x)) - known.ell_star < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [

@@ -35,7 +35,7 @@ def is_safe(row):
     return row["status"] in ("MAX_STEPS", "CONVERGED") and row["largest |y|"] <= 10
 
 
-@pytest.mark.parametrize(("name", "domain"), every_second(CHEAP, of=4))
+@pytest.mark.parametrize(("name", "domain"), every_second(CHEAP, of=8))
 def test_a_method_of_each_kind_is_safe(name, domain):
     for heavy in (16.0, 100.0):
         row = heavy_tails.measure(name, heavy, 2, "squares", domain, steps=min(1500, heavy_tails.steps_of(name)))

@@ -352,6 +352,7 @@ def test_a_quantity_that_is_not_finite_is_named(monkeypatch):
     assert model.status_ == "NONFINITE" and np.all(np.isfinite(model.left_))
 
 
+@pytest.mark.slow
 def test_verbose_shows_each_radius(capsys, monkeypatch):
     monkeypatch.setattr(learning, "_ALMOST_ALL", 0.0)
     model = MatrixCompletion(verbose=1, similarity=0.0).fit(TRIPLE)

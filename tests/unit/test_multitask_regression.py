@@ -87,6 +87,7 @@ def test_tasks_with_nothing_in_common_stay_alone_and_are_as_good_as_single_ridge
     assert np.mean((model.coef_ - W) ** 2) < 1.05 * np.mean((alone - W) ** 2)
 
 
+@pytest.mark.slow
 def test_one_task_is_a_ridge_regression():
     X, y, _, _ = tasks(T=1, n=60)
     model = MultiTaskRegression().fit(X, y)

@@ -68,6 +68,7 @@ def ell(problem):
     return value
 
 
+@pytest.mark.slow
 def test_it_ends_at_the_optimum_of_all_rows():
     problem = regression()
     result = bx.solve(problem, LONG, jnp.zeros(FEATURES), jnp.zeros(FEATURES), steps=260, tol=1e-8)

@@ -74,6 +74,7 @@ def test_blocks_that_do_not_divide_are_refused_with_a_way_out():
         bx.Blocks(5, 12)
 
 
+@pytest.mark.slow
 def test_ibcg_with_batches_comes_near_the_optimum_of_the_full_problem():
     problem = least_squares(bx.Minibatch(6, 12))
     x, y = jnp.zeros(3), jnp.zeros(3)

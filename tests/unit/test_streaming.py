@@ -244,6 +244,7 @@ def test_audits_by_conjugate_gradients_agree_too(monkeypatch):
     assert examine(streamed, START, got.y, START, Y) == ("", "")
 
 
+@pytest.mark.slow
 def test_the_solution_is_that_of_the_normal_equations():
     """All rows by passes: ell at the end, with y from numpy, is that of a run on arrays."""
     data = arrays()
