@@ -24,7 +24,7 @@ import pytest  # noqa: E402
 COMPILED = Path(__file__).parents[1] / ".cache" / "compiled"
 # Bytes of one process, from which on compiled code is forgotten. To forget it after each module, as we once did, made
 # the whole suite a third slower.
-TOO_MUCH = min(6e9, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4)
+TOO_MUCH = min(4e9, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 6)
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -196,7 +196,7 @@ def test_stopped_written_and_continued_equals_uninterrupted(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, domain", [*zoo.every_second(((n, SETS[n][0]) for n in COMPILED), of=4), ("IBCG", "L2Ball")]
+    "name, domain", [*zoo.every_second(((n, SETS[n][0]) for n in COMPILED), of=8), ("IBCG", "L2Ball")]
 )
 def test_vmap_equals_a_loop_of_single_runs(name, domain):
     problem, solver, x0, y0 = setting(name, domain)
@@ -215,7 +215,7 @@ def test_vmap_equals_a_loop_of_single_runs(name, domain):
         assert not close(end(lengths[0], keys[0]), end(lengths[2], keys[0]), 1e-3)
 
 
-@pytest.mark.parametrize("name", zoo.every_second(SETS, of=4))
+@pytest.mark.parametrize("name", zoo.every_second(SETS, of=8))
 def test_nested_points(name):
     """One tree of small arrays on each level gives what the same numbers in one vector give."""
     if zoo.SOLVERS[name].oracle == "low rank":

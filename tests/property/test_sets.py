@@ -114,7 +114,7 @@ def test_feasible_points_are_within_the_diameter(name):
         np.testing.assert_allclose(float(width.value), np.linalg.norm(a - b), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", every_second(SETS))
+@pytest.mark.parametrize("name", every_second(SETS, of=4))
 def test_float32_lmo_stays_float32(name):
     domain, shape = trees.cast(SETS[name], jnp.float32)
     direction = trees.random_like(shape, jax.random.key(2))
@@ -144,7 +144,7 @@ def test_float32_diameter_stays_float32(name):
     np.testing.assert_allclose(float(value), float(SETS[name][0].diameter(SETS[name][1]).value), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", every_second(TRACED))
+@pytest.mark.parametrize("name", every_second(TRACED, of=4))
 def test_compiled_and_batched_calls_equal_single_ones(name):
     domain, shape = SETS[name]
     rows = jax.vmap(lambda key: trees.random_like(shape, key))(jax.random.split(jax.random.key(4), 3))

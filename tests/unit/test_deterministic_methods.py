@@ -251,7 +251,7 @@ def test_rahgd_in_epochs_follows_the_published_pseudo_code():
     np.testing.assert_allclose(state.y, y, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "x_step"), zoo.every_second(BOTH_WAYS))
+@pytest.mark.parametrize(("name", "x_step"), zoo.every_second(BOTH_WAYS, of=4))
 def test_it_follows_its_pseudo_code(name, x_step):
     code, options = PSEUDO_CODE[name]
     solver = build(name, STEP if x_step == "project" else bx.OpenLoop(), x_step, **options)
@@ -400,7 +400,7 @@ PROJECTED_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(PROJECTED_RUNS, of=4))
+@pytest.mark.parametrize("name", zoo.every_second(PROJECTED_RUNS, of=8))
 def test_projected_steps_reach_the_known_solution(name):
     make, options = PROJECTED_RUNS[name]
     assert np.all(errors(make, **options)[-1] < 1e-6)
@@ -447,7 +447,7 @@ FW_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(FW_RUNS, of=4))
+@pytest.mark.parametrize("name", zoo.every_second(FW_RUNS, of=8))
 def test_frank_wolfe_steps_approach_the_known_solution_at_their_rate(name):
     make, options, accurate = FW_RUNS[name]
     found = errors(make, sets=range(1, 5), **options)
@@ -620,7 +620,7 @@ CURVED = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.every_second(CURVED, of=4))
+@pytest.mark.parametrize("name", zoo.every_second(CURVED, of=8))
 def test_default_steps_become_shorter_where_ell_curves_more_than_at_the_start(name):
     """At the start ell has a curvature of 0.01 at most, at the solution of 14 to 134, at a corner of 1,200."""
     pull = jnp.array([1.0, 2.0, -30.0])

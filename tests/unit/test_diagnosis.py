@@ -267,7 +267,7 @@ EARLY = [name for name in JUDGED if name not in LATER]
 
 
 @pytest.mark.parametrize(
-    "name", [*every_second(EARLY, of=4), *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)]
+    "name", [*every_second(EARLY, of=8), *(pytest.param(n, marks=pytest.mark.slow) for n in LATER)]
 )
 def test_healthy_problems_pass_and_broken_ones_fail_where_they_are_broken(name):
     (judged, x, y), fault = JUDGED[name]

@@ -229,7 +229,7 @@ PSEUDO_CODE = {
 
 
 @pytest.mark.parametrize("batch", [None, 7])
-@pytest.mark.parametrize("name", zoo.every_second(PSEUDO_CODE))
+@pytest.mark.parametrize("name", zoo.every_second(PSEUDO_CODE, of=4))
 def test_the_method_is_its_pseudo_code(name, batch):
     solver, steps, options = PSEUDO_CODE[name]
     sum_ = Sum(batch)

@@ -242,6 +242,7 @@ def test_grid_search_over_observations():
 MATRIX = "a matrix is answered by the completed matrix, not by one number for each row"
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [MatrixCompletion(max_steps=3)],
     expected_failed_checks=lambda _: {"check_estimator_sparse_array": MATRIX, "check_estimator_sparse_matrix": MATRIX},

@@ -246,7 +246,7 @@ def quadratic(name):
     return random_quadratic(SETS[name], jnp.zeros(5), 6, jax.random.key(0), kappa=3.0, rho=0.5)
 
 
-@pytest.mark.parametrize("name", every_second(SETS))
+@pytest.mark.parametrize("name", every_second(SETS, of=4))
 @pytest.mark.parametrize(("method", "x_step"), CASES, ids=name_of)
 def test_without_noise_they_reach_the_solution(method, x_step, name):
     if x_step == "fw" and name == "WholeSpace":
