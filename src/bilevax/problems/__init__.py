@@ -15,6 +15,7 @@ from bilevax.problems.logistic import feature_weights
 from bilevax.problems.minimax import minimax
 from bilevax.problems.multitask import MultiTask, Part, Task, multi_task
 from bilevax.problems.quadratic import KnownQuadratic, random_quadratic
+from bilevax.problems.row_weights import RowWeights, row_weights
 from bilevax.problems.sparse_completion import sparse_completion
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "LinkedTasks",
     "MultiTask",
     "Part",
+    "RowWeights",
     "Synthetic",
     "Task",
     "Toy",
@@ -37,6 +39,7 @@ __all__ = [
     "minimax",
     "multi_task",
     "random_quadratic",
+    "row_weights",
     "sparse_completion",
     "synthetic",
     "toy_coreset",
