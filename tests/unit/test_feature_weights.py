@@ -25,6 +25,7 @@ from bilevax.estimators.feature_weights.losses import Logistic, Softmax, Squared
 from bilevax.estimators.feature_weights.regression import Design, Regression
 from bilevax.estimators.feature_weights.subspace import evaluate, reduced
 from bilevax.estimators.folds import fold_numbers
+from bilevax.estimators.magnitudes import check_target
 from bilevax.problems.weight_profile import weight_profile
 
 
@@ -466,6 +467,7 @@ def test_a_class_that_a_fold_does_not_hold_out_is_no_trouble():
 
 
 def test_numbers_whose_squares_overflow_or_vanish_are_refused():
+    check_target("FeatureWeights", np.array([1, 2], np.float32))
     X, y = table("squared")
     for features, target, words in (
         (

@@ -13,7 +13,7 @@ _LARGEST, _SMALLEST = 1e150, 1e-150
 def check_features(owner: str, X: Any) -> None:
     """Refuse columns with numbers that are too large; X may be sparse or hold NaN."""
     values = X.data if scipy.sparse.issparse(X) else X
-    if not np.nanmax(np.abs(values), initial=0.0) > _LARGEST:
+    if not float(np.nanmax(np.abs(values), initial=0.0)) > _LARGEST:
         return
     if scipy.sparse.issparse(X):
         column = int(X.tocoo().col[np.argmax(np.abs(X.data))])
@@ -28,6 +28,7 @@ def check_target(owner: str, y: np.ndarray) -> None:
     """Refuse numbers that are too large, or that differ by too little; other targets are left alone."""
     if y.dtype.kind not in "iuf":
         return
+    y = y.astype(float)  # the limits are no numbers of single precision
     if np.max(np.abs(y), initial=0.0) > _LARGEST:
         raise ValueError(f"{owner}: y has numbers above {_LARGEST:g}, whose squares overflow; {_ADVICE}.")
     if 0 < np.ptp(y) < _SMALLEST:
