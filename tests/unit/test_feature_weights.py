@@ -300,7 +300,7 @@ def test_single_precision_and_frames_with_names():
     frame = pd.DataFrame(X, columns=[f"column {i}" for i in range(12)])
     named = FeatureWeights().fit(frame, y)
     assert named.get_feature_names_out().tolist() == list(frame.columns)
-    assert "most useful features: column " in str(named)
+    assert "most useful  column " in str(named)
 
 
 def test_columns_without_information_get_no_coefficient():
