@@ -34,7 +34,7 @@ def draw_weights(
     left.set_xlabel("effect of one standard deviation", fontsize=9)
     right.plot(weights[leading], places, "o", color=PALETTE[1], markersize=5)
     right.set_title("How strongly it is held back", fontsize=9)
-    right.set_xlabel("l2 weight, in standard deviations", fontsize=9)
+    right.set_xlabel("l2 weight of the standardised feature", fontsize=9)
     if np.all(weights > 0):
         right.set_xscale("log")
         right.set_xlim(weights.min() / 1.5, weights.max() * 1.5)  # those of all features, not of the leading ones
@@ -48,6 +48,6 @@ def draw_weights(
     right.minorticks_off()
     few = len(names) <= len(leading)
     title = "All features" if few else f"The {len(leading)} most useful of {len(names)} features"
-    figure.suptitle(f"{title}, the most useful on top", fontsize=11)
+    figure.suptitle(f"{title}, best first", fontsize=11)
     save(figure, file)
     return True

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 _LARGEST, _SMALLEST = 1e150, 1e-150
+_ADVICE = "choose another unit"
 
 
 def check_features(owner: str, X: Any) -> None:
@@ -33,6 +34,3 @@ def check_target(owner: str, y: np.ndarray) -> None:
         raise ValueError(f"{owner}: y has numbers above {_LARGEST:g}, whose squares overflow; {_ADVICE}.")
     if 0 < np.ptp(y) < _SMALLEST:
         raise ValueError(f"{owner}: the numbers in y differ by less than {_SMALLEST:g}, whose square is 0; {_ADVICE}.")
-
-
-_ADVICE = "choose another unit"

@@ -1,1 +1,1 @@
-"""Which labels of a table are wrong."""
+"""Which labels of a table are wrong: the evidence. No estimator uses it yet."""
